@@ -83,7 +83,7 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 	b.Text("metrics-start.txt", "metrics at the start", s.writeMetrics)
 	for _, doc := range documents() {
 		switch doc.name {
-		case "explain", "list", "events":
+		case "explain", "events":
 			continue
 		case "configz":
 			if !resources {

@@ -1,14 +1,9 @@
 package admin
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
-	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 
 	"meshrelay/downstream"
 	"meshrelay/events"
@@ -21,10 +16,6 @@ import (
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/clusters"
 )
-
-// maxXDSBytes bounds a debug document that is sent over xDS, where it is one message. Documents over HTTP are
-// streamed and have no bound.
-const maxXDSBytes = 64 << 20
 
 // Resources reads the merged resources.
 type Resources interface {
@@ -76,112 +67,44 @@ type Views struct {
 	NotFollowed func() []conflicts.NotFollowed
 }
 
-// Debug makes the debug documents, for HTTP and for the xDS debug types. It is safe for concurrent use.
+// Debug makes the debug documents. It is safe for concurrent use.
 type Debug struct {
 	views   Views
 	clients Clients
-	// busy has a slot for each document in the making, over HTTP or xDS. overXDS has a slot for each
-	// document over xDS until it is sent.
-	busy, overXDS chan struct{}
+	// busy has a slot for each document in the making.
+	busy chan struct{}
 }
 
-// NewDebug returns a Debug that shows views.
-func NewDebug(views Views) *Debug {
-	return &Debug{views: views, busy: make(chan struct{}, maxDebugRequests), overXDS: make(chan struct{}, maxDebugRequests/2)}
+// NewDebug returns a Debug that shows views and clients.
+func NewDebug(views Views, clients Clients) *Debug {
+	return &Debug{views: views, clients: clients, busy: make(chan struct{}, maxDebugRequests)}
 }
 
-// ShowServer sets the server whose clients are shown. Call it before the first document is made. New can not take
-// the server, because the server needs the Debug.
-func (d *Debug) ShowServer(clients Clients) { d.clients = clients }
-
-var errBusy = refuse(http.StatusServiceUnavailable, "too many debug requests at the same time; try again")
-
-// Begin takes a slot for a document over xDS, without waiting. The caller calls end when the document is sent. A
-// client that does not read its document keeps the slot, so half of the slots are reserved for HTTP.
-func (d *Debug) Begin() (end func(), err error) {
-	select {
-	case d.overXDS <- struct{}{}:
-	default:
-		return nil, errBusy
-	}
-	select {
-	case d.busy <- struct{}{}:
-	default:
-		<-d.overXDS
-		return nil, errBusy
-	}
-	return func() { <-d.busy; <-d.overXDS }, nil
-}
-
-// document is one debug document, at /debug/name or over xDS.
+// document is one debug document, at /debug/name.
 type document struct {
 	name, help string
 	parameters []string
 	write      func(d *Debug, w io.Writer, q url.Values) error
-	// xds is set when the document is also served over xDS (PROTOCOL D2).
-	xds bool
 }
 
 // documents returns all debug documents in alphabetical order.
 func documents() []document {
 	return []document{
-		{"adsz", "Connected clients and their subscriptions, in istiod's format", nil, (*Debug).adsz, true},
-		{"clusters", "Found clusters with their states", nil, (*Debug).clusters, false},
-		{"configz", "Merged resources as Kubernetes objects, in istiod's format; ?kind=, ?namespace= and ?name= filter", []string{"kind", "namespace", "name"}, (*Debug).configz, true},
-		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", []string{"kind"}, (*Debug).conflicts, false},
-		{"connections", "Connected clients with the responses to them, by type", nil, (*Debug).connections, true},
-		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", eventParameters, (*Debug).writeEvents, false},
-		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", []string{"kind", "namespace", "name"}, (*Debug).explain, false},
-		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", []string{"upstream", "kind"}, (*Debug).leftOut, false},
-		{"list", "Names of the debug documents", nil, (*Debug).list, true},
-		{"mesh", "Merged MeshConfig, or null", nil, (*Debug).mesh, true},
-		{"peers", "Identities and addresses with what their streams have cost, the most first", nil, (*Debug).peers, false},
-		{"replicas", "This replica and the others, with the orders that are not in force there", nil, (*Debug).replicas, false},
-		{"services", "Services, or one ?host= with its ServiceEntries and endpoints; ?port= filters endpoints, ?search= and ?from= hosts; ?client= is the connection whose view it is, ?limit= bounds lists", []string{"host", "port", "client", "search", "from", "limit"}, (*Debug).services, false},
-		{"summary", "Number of merged resources by kind", nil, (*Debug).summary, false},
-		{"syncz", "Synchronization status of all clients, in istiod's format; ?namespace= filters", []string{"namespace"}, (*Debug).syncz, true},
-		{"upstreams", "State of each upstream", nil, (*Debug).upstreams, false},
-		{"versions", "Versions of the merged resources", nil, (*Debug).versions, false},
+		{"clusters", "Found clusters with their states", nil, (*Debug).clusters},
+		{"configz", "Merged resources as Kubernetes objects; ?kind=, ?namespace= and ?name= filter", []string{"kind", "namespace", "name"}, (*Debug).configz},
+		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", []string{"kind"}, (*Debug).conflicts},
+		{"connections", "Connected clients with the responses to them, by type", nil, (*Debug).connections},
+		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", eventParameters, (*Debug).writeEvents},
+		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", []string{"kind", "namespace", "name"}, (*Debug).explain},
+		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", []string{"upstream", "kind"}, (*Debug).leftOut},
+		{"mesh", "Merged MeshConfig, or null", nil, (*Debug).mesh},
+		{"peers", "Identities and addresses with what their streams have cost, the most first", nil, (*Debug).peers},
+		{"replicas", "This replica and the others, with the orders that are not in force there", nil, (*Debug).replicas},
+		{"services", "Services, or one ?host= with its ServiceEntries and endpoints; ?port= filters endpoints, ?search= and ?from= hosts; ?client= is the connection whose view it is, ?limit= bounds lists", []string{"host", "port", "client", "search", "from", "limit"}, (*Debug).services},
+		{"summary", "Number of merged resources by kind", nil, (*Debug).summary},
+		{"upstreams", "State of each upstream", nil, (*Debug).upstreams},
+		{"versions", "Versions of the merged resources", nil, (*Debug).versions},
 	}
-}
-
-// Handle returns a debug document for the xDS debug type, by its name with an optional query, such as
-// "configz?kind=ServiceEntry" (PROTOCOL D2). It has syncz, configz, adsz, connections, mesh and list.
-func (d *Debug) Handle(nameAndQuery string) ([]byte, error) {
-	name, query, _ := strings.Cut(nameAndQuery, "?")
-	q, err := url.ParseQuery(query)
-	if err != nil {
-		return nil, badRequestf("debug: query of %q: %w", nameAndQuery, err)
-	}
-	docs := documents()
-	i := slices.IndexFunc(docs, func(doc document) bool { return doc.xds && doc.name == name })
-	if i < 0 {
-		return nil, badRequestf("debug: no document %q: there are %s", name, strings.Join(xdsNames(), ", "))
-	}
-	var out boundedBuffer
-	if err := docs[i].write(d, &out, q); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
-}
-
-func xdsNames() (names []string) {
-	for _, doc := range documents() {
-		if doc.xds {
-			names = append(names, doc.name)
-		}
-	}
-	return names
-}
-
-// boundedBuffer holds up to maxXDSBytes.
-type boundedBuffer struct{ bytes.Buffer }
-
-func (b *boundedBuffer) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > maxXDSBytes {
-		return 0, fmt.Errorf("debug: the document is larger than %d MiB: filter it, for example with ?kind=ServiceEntry, or read it over HTTP", maxXDSBytes>>20)
-	}
-	return b.Buffer.Write(p)
 }
 
 // arrayWriter writes a JSON array element by element, one per line. After an error it writes nothing more, and
@@ -219,10 +142,6 @@ func (a *arrayWriter) close() error {
 		_, a.err = io.WriteString(a.w, end)
 	}
 	return a.err
-}
-
-func (d *Debug) list(w io.Writer, _ url.Values) error {
-	return writeJSON(w, slices.DeleteFunc(xdsNames(), func(s string) bool { return s == "list" }))
 }
 
 func (d *Debug) upstreams(w io.Writer, _ url.Values) error {

@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"path/filepath"
 	"regexp"
@@ -10,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/encoding/protojson"
 
 	"meshrelay/internal/kube"
 	"meshrelay/internal/testing/golden"
@@ -29,9 +29,9 @@ func checkJSON(t *testing.T, name, body string) {
 	golden.Check(t, filepath.Join("testdata", name+".json"), got)
 }
 
-func TestDebugDocumentsHaveIstiodsShape(t *testing.T) {
+func TestDebugDocumentsHaveTheirShape(t *testing.T) {
 	f := newFixture(t, Config{})
-	for _, name := range []string{"configz", "syncz", "adsz", "mesh", "connections", "upstreams", "leftout", "peers", "summary", "list"} {
+	for _, name := range []string{"configz", "mesh", "connections", "upstreams", "leftout", "peers", "summary"} {
 		code, body, header := f.do(t, request{path: "/debug/" + name})
 		if code != http.StatusOK || header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d, %s", name, code, header.Get("Content-Type"))
@@ -78,87 +78,12 @@ func TestConfigzFilters(t *testing.T) {
 	}
 }
 
-func TestSyncStatusOverXDS_D1(t *testing.T) {
-	f := newFixture(t, Config{})
-	var docs []string
-	for _, c := range f.deps.Debug.SyncStatus() {
-		b, err := protojson.MarshalOptions{}.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		docs = append(docs, string(b))
-	}
-	checkJSON(t, "clientconfigs", "["+strings.Join(docs, ",")+"]")
-}
-
-func TestMeshConfigIsSyncedOnceSent_S6(t *testing.T) {
-	f := newFixture(t, Config{})
-	got := f.deps.Debug.SyncStatus()[0].GetGenericXdsConfigs()[0]
-	if got.GetTypeUrl() != "core/v1alpha1/MeshConfig" || got.GetConfigStatus().String() != "SYNCED" {
-		t.Errorf("%v", got)
-	}
-}
-
-func TestXDSAndHTTPGiveTheSameDocuments_D2(t *testing.T) {
-	f := newFixture(t, Config{})
-	for _, name := range []string{"syncz", "configz", "adsz", "connections", "mesh", "list", "configz?kind=ServiceEntry&namespace=bank", "syncz?namespace=ops"} {
-		got, err := f.deps.Debug.Handle(name)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		if d := cmp.Diff(f.get(t, "/debug/"+name), string(got)); d != "" {
-			t.Errorf("%s: -http +xds:\n%s", name, d)
-		}
-	}
-}
-
-func TestUnknownDocumentsAreErrorsThatNameTheOthers_D2(t *testing.T) {
-	f := newFixture(t, Config{})
-	for _, name := range []string{"", "edsz", "upstreams", "loglevel", "pprof/heap", "configz?%zz", "configz?kind=nonsense", "../configz"} {
-		if body, err := f.deps.Debug.Handle(name); err == nil {
-			t.Errorf("Handle(%q) = %s", name, body)
-		}
-	}
-	_, err := f.deps.Debug.Handle("edsz")
-	if !strings.Contains(err.Error(), "adsz, configz, connections, list, mesh, syncz") {
-		t.Error(err)
-	}
-}
-
-func TestDocumentsOverXDSAreBounded(t *testing.T) {
-	var b boundedBuffer
-	half := make([]byte, maxXDSBytes/2)
-	for i := range 2 {
-		if _, err := b.Write(half); err != nil {
-			t.Fatalf("write %d: %v", i, err)
-		}
-	}
-	if _, err := b.Write([]byte{1}); err == nil || b.Len() != maxXDSBytes {
-		t.Errorf("%d bytes, %v", b.Len(), err)
-	}
-}
-
 func TestWithoutAMeshConfigMeshIsNull(t *testing.T) {
-	d := NewDebug(Views{Resources: merged(t)})
-	for name, want := range map[string]string{"mesh": "null\n", "configz": "[]\n"} {
-		if b, err := d.Handle(name); err != nil || string(b) != want {
-			t.Errorf("%s: %q, %v", name, b, err)
-		}
+	d := NewDebug(Views{Resources: merged(t)}, nil)
+	var mesh, configs bytes.Buffer
+	if err := errors.Join(d.mesh(&mesh, nil), d.configz(&configs, nil)); err != nil || mesh.String() != "null\n" || configs.String() != "[]\n" {
+		t.Errorf("%q, %q, %v", &mesh, &configs, err)
 	}
-}
-
-func FuzzHandle(f *testing.F) {
-	for _, s := range []string{"syncz", "configz?kind=se", "list", "configz?namespace=a&kind=b/c"} {
-		f.Add(s)
-	}
-	d := NewDebug(Views{Resources: nothing{}})
-	d.ShowServer(&fixture{})
-	f.Fuzz(func(t *testing.T, name string) {
-		if b, err := d.Handle(name); err == nil && !json.Valid(b) {
-			t.Errorf("Handle(%q) is not JSON: %q", name, b)
-		}
-	})
 }
 
 func TestVersionsAreThoseOfTheConfigs(t *testing.T) {

@@ -1,6 +1,5 @@
 // Package admin is the HTTP server for operators and their tools. It serves readiness, metrics, the log level, and
-// debug documents about resources and clients, in the formats of istiod where it has them. The xDS debug types
-// serve the same documents (PROTOCOL D1, D2): see Debug.
+// debug documents about resources and clients (Debug).
 //
 // Changes (Controls, the log level, a reload) need the Unix socket: the file system decides who may open it.
 //

@@ -173,9 +173,8 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 			},
 			Trace:     func(key mirror.Key) []intake.Trace { return f.traces[key] },
 			Upstreams: func() []upstreams.Status { return f.sources },
-		}),
+		}, f),
 	}
-	deps.Debug.ShowServer(f)
 	for _, add := range more {
 		add(&deps)
 	}

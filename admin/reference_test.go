@@ -70,10 +70,10 @@ func TestTheHTTPReferenceHasTheEndpointsOfTheCode(t *testing.T) {
 	}
 }
 
-// TestTheHTTPReferenceHasTheParametersOfTheCode: those of each endpoint, and all documents over xDS. The fixture of all tests
+// TestTheHTTPReferenceHasTheParametersOfTheCode: those of each endpoint. The fixture of all tests
 // sees to it that no request is answered that has a parameter beyond.
 func TestTheHTTPReferenceHasTheParametersOfTheCode(t *testing.T) {
-	page, rows := reference(t)
+	_, rows := reference(t)
 	for _, r := range withAll(t).routes() {
 		want := slices.Sorted(slices.Values(r.parameters))
 		if parameters[path.Base(r.pattern)] != nil && strings.HasPrefix(r.pattern, "POST /upstreams/") { // of each such order, as the text below the table tells
@@ -83,15 +83,6 @@ func TestTheHTTPReferenceHasTheParametersOfTheCode(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("docs/http.md, %s (-code +http.md):\n%s", r.pattern, d)
 		}
-	}
-	_, names, _ := strings.Cut(page, "The documents are ")
-	names, _, _ = strings.Cut(names, ".")
-	var got []string
-	for _, m := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(names, -1) {
-		got = append(got, m[1])
-	}
-	if d := cmp.Diff(xdsNames(), got); d != "" {
-		t.Errorf("docs/http.md has other documents over xDS (-code +http.md):\n%s", d)
 	}
 }
 

@@ -22,20 +22,6 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// nothing has no merged resources.
-type nothing struct{}
-
-func (nothing) Kinds() []mirror.Kind                        { return nil }
-func (nothing) Get(mirror.Key) *mirror.Resource             { return nil }
-func (nothing) List(mirror.Kind, string) []*mirror.Resource { return nil }
-func (nothing) Resolve(mirror.Key) mirror.Resolution        { return mirror.Resolution{} }
-func (nothing) Apart([]mirror.Key) string                   { return "" }
-func (nothing) Keys(mirror.Kind) []mirror.Key               { return nil }
-func (nothing) Select(mirror.Key, string, func(*mirror.Resource) bool) *mirror.Resource {
-	return nil
-}
-func (nothing) Counts() map[mirror.Kind]int { return nil }
-
 func TestReadyIs503WithTheReasonsUntilReady(t *testing.T) {
 	f := newFixture(t, Config{})
 	for _, tc := range []struct {
@@ -316,44 +302,6 @@ func TestDebugRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// TestDebugDocumentsOverXDSShareTheSlots, and leave half of them for HTTP.
-func TestDebugDocumentsOverXDSShareTheSlots(t *testing.T) {
-	f := newFixture(t, Config{})
-	d := f.deps.Debug
-	var ends []func()
-	for end, err := d.Begin(); err == nil; end, err = d.Begin() {
-		ends = append(ends, end)
-	}
-	if len(ends) != maxDebugRequests/2 {
-		t.Fatalf("%d documents at a time over xDS", len(ends))
-	}
-	for range maxDebugRequests - len(ends) {
-		f.busy <- struct{}{}
-	}
-	if code, _, _ := f.do(t, request{path: "/debug/configz"}); code != http.StatusServiceUnavailable {
-		t.Errorf("over all slots: %d", code)
-	}
-	ends[0]()
-	if code, _, _ := f.do(t, request{path: "/debug/configz"}); code != http.StatusOK {
-		t.Errorf("with a free slot: %d", code)
-	}
-	f.busy <- struct{}{}
-	if _, err := d.Begin(); err == nil {
-		t.Error("a document over xDS while HTTP has all that is left")
-	}
-	for range maxDebugRequests - len(ends) + 1 {
-		<-f.busy
-	}
-	for _, end := range ends[1:] {
-		end()
-	}
-	if end, err := d.Begin(); err != nil {
-		t.Errorf("all slots are free: %v", err)
-	} else {
-		end()
-	}
-}
-
 // running is a Server that serves on loopback.
 func (f *fixture) running(t *testing.T) (address string, stop func() error) {
 	t.Helper()
@@ -429,7 +377,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 
 // failing are Resources that can not be read to the end.
 type failing struct {
-	nothing
+	Resources
 	resources []*mirror.Resource
 }
 

@@ -76,8 +76,11 @@ type conn struct {
 	view   *view        // nil until the first request
 	rule   *views.Rule  // by which it has the view
 	subs   *subscription.Set
-	slot   slot
 	kept   subscription.Usage // as it is counted in peers
+	// asksStatus is set while a request for statusType waits for its answer. statusEnd ends the stream some time
+	// after the first one.
+	asksStatus bool
+	statusEnd  *time.Timer
 	// asked is set when a request came after the last round. planned is view.changes at the last round.
 	asked   bool
 	planned uint64
@@ -155,7 +158,7 @@ func (c *conn) close(err error) {
 	kept := c.kept
 	c.kept, c.subs = subscription.Usage{}, &subscription.Set{} // gRPC may refer to the stream until its connection closes
 	has := c.has
-	c.slot.free()
+	c.leaveStatus()
 	c.mu.Unlock()
 	_ = c.server.usage.keep(c.use.Peer, kept, subscription.Usage{}, c.server.limits.Load()) // less is never refused
 	if v != nil {

@@ -1,164 +1,140 @@
 package downstream
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"meshrelay/downstream/refusal"
-	"meshrelay/internal/identity"
 	"meshrelay/internal/loopback"
 )
 
-// The types with which istioctl asks a control plane for its state (PROTOCOL D1-D3). Each request gets one
-// answer.
 const (
-	debugType       = "istio.io/debug"
-	syncStatusType  = debugType + "/syncz"
-	configDumpType  = debugType + "/config_dump"
-	debugNotAllowed = `{"error":"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host, or with a verified certificate, ask, if no view limits them"}`
+	// statusType is the type that istioctl proxy-status requests (PROTOCOL D1). A request gets one answer, and is
+	// no subscription. Other types of istiod's debug interface are types without resources (D2).
+	statusType = "istio.io/debug/syncz"
+	// maxStatusStreams bounds the streams that have asked for statusType. An answer has all clients, and gRPC holds it
+	// until the client has read it.
+	maxStatusStreams = 4
+	// statusTimeout is how long such a stream may stay.
+	statusTimeout = time.Minute
 )
 
-func isDebugType(typeURL string) bool {
-	return typeURL == debugType || strings.HasPrefix(typeURL, debugType+"/")
-}
-
-const (
-	// largeReply is the size, in bytes, above which the transport may hold an answer until the client reads it.
-	largeReply = 64 << 10
-	// replyTimeout is how long a client may keep its stream after a large answer without asking for another.
-	replyTimeout = time.Minute
-)
-
-// slot is the stream's slot for debug documents (Debugger.Begin). The stream keeps it until the answer is
-// sent. After a large answer it keeps the slot longer, because gRPC may hold the answer until the client
-// reads it. conn.mu guards the fields.
-type slot struct {
-	end    func()        // nil: the stream has no slot
-	unread *time.Timer   // ends the stream after a large answer
-	reply  proto.Message // the answer to send next
-}
-
-// free gives the slot back.
-func (s *slot) free() {
-	if s.end != nil {
-		s.end()
+// askStatus notes that the client asks for the state of all clients. The sending goroutine answers.
+func (c *conn) askStatus() error {
+	if !mayDebug(c.listener, c.peer, c.isLimited()) {
+		return refusal.New(refusal.Debug, codes.PermissionDenied,
+			"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host, or with a verified certificate, ask, if no view limits them")
 	}
-	if s.unread != nil {
-		s.unread.Stop()
-	}
-	s.end, s.unread = nil, nil
-}
-
-// sent notes that an answer was sent. It calls late when timeout has passed since the
-// last large answer.
-func (s *slot) sent(size int, timeout time.Duration, late func()) {
-	switch {
-	case size > largeReply && s.end != nil && s.unread == nil:
-		s.unread = time.AfterFunc(timeout, late)
-	case size > largeReply && s.end != nil:
-		s.unread.Reset(timeout)
-	case s.unread == nil && s.reply == nil:
-		s.free()
-	}
-}
-
-// leftUnread ends the stream of a client that may not have read a large answer.
-func (c *conn) leftUnread() {
-	c.end(refusal.New(refusal.Unread, codes.DeadlineExceeded, "client has left a debug answer unread for %v", c.server.cfg.replyTimeout))
-}
-
-// reply queues the answer to a debug request.
-func (c *conn) reply(typeURL string, names []string) error {
-	c.mu.Lock()
-	waiting, r := c.slot.reply != nil, c.rule // only this goroutine sets the reply
-	c.mu.Unlock()
-	if waiting {
-		return refusal.New(refusal.Debug, codes.ResourceExhausted, "debug answers wait to be read: ask for one at a time")
-	}
-	m := c.debugMessage(typeURL, c.answer(typeURL, names))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.closed:
-	case !r.Limits() && c.rule.Limits(): // a reload came while the answer was made
-		return errOutdated
-	default:
-		c.slot.reply = m
+	if c.closed {
+		return nil
 	}
+	if c.asksStatus = true; c.statusEnd != nil {
+		return nil
+	}
+	if !c.server.statusStreams.TryAcquire(1) {
+		return refusal.New(refusal.Debug, codes.ResourceExhausted, "%d clients ask for debug types already; try again", maxStatusStreams)
+	}
+	timeout := c.server.cfg.statusTimeout
+	c.statusEnd = time.AfterFunc(timeout, func() {
+		c.end(refusal.New(refusal.Debug, codes.DeadlineExceeded, "the client asked for debug types %v ago; reconnect", timeout))
+	})
 	return nil
 }
 
-// begin takes a slot, if the stream has none.
-func (s *slot) begin(d Debugger, closed bool) error {
-	if s.end != nil || closed {
-		return nil
+// leaveStatus gives up the place among the streams that have asked for statusType. The caller holds mu.
+func (c *conn) leaveStatus() {
+	if c.statusEnd != nil {
+		c.statusEnd.Stop()
+		c.statusEnd = nil
+		c.server.statusStreams.Release(1)
 	}
-	end, err := d.Begin()
-	s.end = end
-	return err
 }
 
-func (c *conn) debugMessage(typeURL string, docs []*anypb.Any) proto.Message {
-	controlPlane := &corev3.ControlPlane{Identifier: c.server.identifier}
-	if c.protocol == protocolSotW {
-		return &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Resources: docs, ControlPlane: controlPlane}
-	}
-	resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, ControlPlane: controlPlane}
-	for i, a := range docs {
-		resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: fmt.Sprint(i), Resource: a})
-	}
-	return resp
-}
-
-// answer returns the documents of a debug request. It takes a slot before it makes a document.
-func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
-	d := c.server.debug
-	switch {
-	case d == nil || typeURL == configDumpType:
-		// A config_dump is about an Envoy. The relay has none.
-		return nil
-	case !mayDebug(c.listener, c.peer, c.who, c.isLimited()):
-		return []*anypb.Any{{TypeUrl: debugType, Value: []byte(debugNotAllowed)}}
-	case typeURL != syncStatusType && typeURL != debugType:
-		return nil
-	case typeURL == debugType && len(names) != 1:
-		return []*anypb.Any{{TypeUrl: debugType, Value: []byte(`{"error":"name exactly one debug handler, for example syncz; list names them"}`)}}
-	}
+// sendStatus sends the state of all clients, if the client asks for it.
+func (c *conn) sendStatus() error {
 	c.mu.Lock()
-	err := c.slot.begin(d, c.closed)
+	asks := c.asksStatus
+	c.asksStatus = false
 	c.mu.Unlock()
-	if err != nil {
-		return debugError(err)
+	if !asks {
+		return nil
 	}
-	if typeURL == debugType {
-		body, err := d.Handle(names[0])
-		if err != nil {
-			return debugError(err)
-		}
-		return []*anypb.Any{{TypeUrl: debugType, Value: body}}
+	m, err := c.statusMessage()
+	switch {
+	case err != nil:
+		return err
+	case c.isLimited(): // a reload has come since the request
+		return errOutdated
 	}
-	var out []*anypb.Any
-	for _, cfg := range d.SyncStatus() {
-		a, err := anypb.New(cfg)
-		if err != nil {
-			c.log().Error("encode client status", "err", err)
-			continue
-		}
-		out = append(out, a)
-	}
-	return out
+	return c.sendMsg(m)
 }
 
-func debugError(err error) []*anypb.Any {
-	return []*anypb.Any{{TypeUrl: debugType, Value: fmt.Appendf(nil, `{"error":%q}`, err.Error())}}
+func (c *conn) statusMessage() (proto.Message, error) {
+	controlPlane := &corev3.ControlPlane{Identifier: c.server.identifier}
+	sotw := &discoveryv3.DiscoveryResponse{TypeUrl: statusType, ControlPlane: controlPlane}
+	delta := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: statusType, ControlPlane: controlPlane}
+	for _, client := range c.server.Clients() {
+		a, err := anypb.New(syncStatus(client))
+		if err != nil {
+			return nil, err
+		}
+		sotw.Resources = append(sotw.Resources, a)
+		delta.Resources = append(delta.Resources, &discoveryv3.Resource{Name: client.Connection, Resource: a})
+	}
+	if c.protocol == protocolDelta {
+		return delta, nil
+	}
+	return sotw, nil
+}
+
+// syncStatus returns the state of a client as istiod has it. It has what the client subscribes to, which is not what
+// Envoys do.
+func syncStatus(c ClientStatus) *statusv3.ClientConfig {
+	md := map[string]*structpb.Value{}
+	for name, v := range map[string]string{"CLUSTER_ID": c.ClusterID, "NAMESPACE": c.Namespace, "ISTIO_VERSION": c.IstioVersion, "ISTIO_REVISION": c.Revision} {
+		if v != "" {
+			md[name] = structpb.NewStringValue(v)
+		}
+	}
+	cfg := &statusv3.ClientConfig{Node: &corev3.Node{Id: c.NodeID, Metadata: &structpb.Struct{Fields: md}}}
+	for _, t := range c.Types {
+		g := &statusv3.ClientConfig_GenericXdsConfig{TypeUrl: t.TypeURL, VersionInfo: t.SentVersion, ConfigStatus: configStatus(t)}
+		if !t.SentAt.IsZero() {
+			g.LastUpdated = timestamppb.New(t.SentAt)
+		}
+		if t.LastNACK != "" {
+			g.ErrorState = &adminv3.UpdateFailureState{Details: strings.ToValidUTF8(t.LastNACK, "\uFFFD")}
+		}
+		cfg.GenericXdsConfigs = append(cfg.GenericXdsConfigs, g)
+	}
+	return cfg
+}
+
+// configStatus translates the state of a type. TypeStatus.Synced is true for MeshConfig once it was sent, because
+// istiod never acknowledges it (PROTOCOL S6).
+func configStatus(t TypeStatus) statusv3.ConfigStatus {
+	switch {
+	case t.LastNACK != "":
+		return statusv3.ConfigStatus_ERROR
+	case t.SentNonce == "":
+		return statusv3.ConfigStatus_NOT_SENT
+	case t.Synced:
+		return statusv3.ConfigStatus_SYNCED
+	}
+	return statusv3.ConfigStatus_STALE
 }
 
 // The values of Listener.Debug: the clients that get answers to requests for debug types.
@@ -171,9 +147,8 @@ const (
 	DebugVerified = "verified"
 )
 
-// mayDebug reports whether a client may read debug documents (PROTOCOL D4). limited means that its view has
-// limits.
-func mayDebug(l *Listener, p *peer.Peer, who identity.Identity, limited bool) bool {
+// mayDebug reports whether a client may read the state of others (PROTOCOL D3). limited means that its view has limits.
+func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 	if limited {
 		return false
 	}
@@ -182,7 +157,7 @@ func mayDebug(l *Listener, p *peer.Peer, who identity.Identity, limited bool) bo
 		return l.View == "" && loopback.Is(p.Addr) && loopback.Is(p.LocalAddr)
 	case DebugVerified:
 		_, leaf := verified(p)
-		return leaf != nil || !who.IsZero()
+		return leaf != nil
 	}
 	return false
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"runtime"
@@ -17,7 +18,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
@@ -245,43 +245,33 @@ func TestTheServerEndsAfterItsStreams(t *testing.T) {
 	}
 }
 
-// slow is a Debugger whose documents take until done is closed.
-type slow struct {
-	making atomic.Int64
-	done   chan struct{}
-}
-
-func (s *slow) Handle(string) ([]byte, error) {
-	s.making.Add(1)
-	defer s.making.Add(-1)
-	<-s.done
-	return nil, nil
-}
-
-func (*slow) Begin() (func(), error)               { return func() {}, nil }
-func (*slow) SyncStatus() []*statusv3.ClientConfig { return nil }
-
 // TestStreamsThatAreResetCountUntilTheirWorkEnds: gRPC bounds handlers, and theirs have ended. A client that
 // opens streams, asks and resets them at once has no more work done than with open ones.
 func TestStreamsThatAreResetCountUntilTheirWorkEnds(t *testing.T) {
-	d := &slow{done: make(chan struct{})}
+	var working atomic.Int64
+	done := make(chan struct{})
 	r := startRelay(t, true, func(c *Config, deps *Deps) {
-		c.Listeners[0].Debug, deps.Debug, c.MaxStreams, c.NewStreamsPerSecond = DebugLoopback, d, 3, 1000
+		c.MaxStreams, c.NewStreamsPerSecond = 3, 1000
+		deps.Logger = slog.New(onConnected{slog.DiscardHandler, func() {
+			working.Add(1)
+			defer working.Add(-1)
+			<-done
+		}})
 	})
-	release := sync.OnceFunc(func() { close(d.done) })
+	release := sync.OnceFunc(func() { close(done) })
 	defer release()
 	for n := range int64(3) {
 		s := r.sotw()
-		s.send(ask("syncz"))
-		r.eventually(t, "it works", func() bool { return d.making.Load() == n+1 })
+		s.send(subscribe(seV1))
+		r.eventually(t, "it works", func() bool { return working.Load() == n+1 })
 		s.cancel()
 	}
 	for range 10 {
 		s := r.sotw()
-		s.send(ask("syncz"))
+		s.send(subscribe(seV1))
 		wantCode(t, s.end(), codes.ResourceExhausted)
 	}
-	if n := d.making.Load(); n != 3 {
+	if n := working.Load(); n != 3 {
 		t.Errorf("%d streams work, want 3", n)
 	}
 	release()

@@ -239,32 +239,3 @@ func TestNoPartOfAnAnswerFollowsTheReloadThatEndsTheStream(t *testing.T) {
 		t.Errorf("%t %v", ok, err)
 	}
 }
-
-// slowly is a Debugger whose documents wait for go.
-type slowly struct {
-	everything
-	begun, proceed chan struct{}
-}
-
-func (s slowly) Handle(name string) ([]byte, error) {
-	s.begun <- struct{}{}
-	<-s.proceed
-	return s.everything.Handle(name)
-}
-
-// TestADebugDocumentIsNotSentAfterTheReloadThatForbidsIt: it was begun before.
-func TestADebugDocumentIsNotSentAfterTheReloadThatForbidsIt(t *testing.T) {
-	d := slowly{begun: make(chan struct{}), proceed: make(chan struct{})}
-	g := startGuarded(t, true, nil, func(c *Config, deps *Deps) {
-		deps.Debug = d
-		c.Listeners[0].Debug = DebugVerified
-	})
-	s := g.sotw(g.as("a"))
-	n := node()
-	n.Id = "client"
-	s.send(&discoveryv3.DiscoveryRequest{Node: n, TypeUrl: debugType, ResourceNames: []string{"configz"}})
-	<-d.begun
-	g.reload(viewFor("a", "few", "shop"))
-	close(d.proceed)
-	wantCode(t, s.end(), codes.Unavailable)
-}

@@ -16,7 +16,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
@@ -58,15 +57,6 @@ func TestStreamsLeakNothing(t *testing.T) {
 	}
 }
 
-// gossip is a Debugger that tells everything.
-type gossip struct{}
-
-func (gossip) Handle(string) ([]byte, error) { return []byte(canary('c', 99_999)), nil }
-func (gossip) SyncStatus() []*statusv3.ClientConfig {
-	return []*statusv3.ClientConfig{{ClientScope: canary('c', 99_999)}}
-}
-func (gossip) Begin() (end func(), err error) { return func() {}, nil }
-
 // views returns the views of a config.
 func (w *leakWorld) configured() []views.View {
 	var out []views.View
@@ -86,7 +76,7 @@ func (s *leakScript) stream(t *testing.T, again string, guests []int, fixed int,
 		NodeID: "relay", RelayName: "relay", Version: "test", ShortForIstiods: true, Views: w.configured(), DrainTimeout: time.Second, FirstRequestTimeout: time.Hour,
 		Listeners: []Listener{{Address: "127.0.0.1:0", Debug: DebugLoopback}},
 	}
-	server, err := New(cfg, Deps{Resources: w.agg, Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Debug: gossip{}})
+	server, err := New(cfg, Deps{Resources: w.agg, Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,11 +219,6 @@ func (s *leakStream) step(first bool) {
 			s.Fatal(err)
 		}
 		s.hear("headers", fmt.Sprint(md))
-		for _, url := range []string{"istio.io/debug", "istio.io/debug/syncz"} {
-			s.send(nil, url, "", []string{"configz"}, nil)
-			for s.receive() != url {
-			}
-		}
 	}
 	for range 2 {
 		s.waits++
@@ -289,7 +274,7 @@ func (s *leakStream) hear(what, text string) {
 func (s *leakStream) end() {
 	s.Helper()
 	url := s.world.script.urls[0]
-	switch s.rng.IntN(5) {
+	switch s.rng.IntN(6) {
 	case 0:
 		s.send(nil, url, "", []string{strings.Repeat("x", 1000)}, nil)
 	case 1:
@@ -300,6 +285,8 @@ func (s *leakStream) end() {
 		s.send(nil, strings.Repeat("t", 600), "", nil, nil)
 	case 3:
 		s.send(nil, url, "", slices.Repeat([]string{"a"}, 70_000), nil)
+	case 4:
+		s.send(nil, statusType, "", nil, nil)
 	default:
 		_ = s.stream.CloseSend()
 	}

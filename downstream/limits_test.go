@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net/url"
 	"os"
@@ -22,7 +23,6 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -333,20 +333,38 @@ func TestDrainSendsClientsAwayInTime(t *testing.T) {
 	})
 }
 
-// brokenDebugger panics, which stands for any bug in the service of a stream.
-type brokenDebugger struct{}
+// onConnected calls a function when a client has connected, in the goroutine that serves its stream.
+type onConnected struct {
+	slog.Handler
+	do func()
+}
 
-func (brokenDebugger) Handle(string) ([]byte, error)        { panic("broken") }
-func (brokenDebugger) Begin() (func(), error)               { return func() {}, nil }
-func (brokenDebugger) SyncStatus() []*statusv3.ClientConfig { panic("broken") }
+func (h onConnected) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h onConnected) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (h onConnected) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "client connected" {
+		h.do()
+	}
+	return nil
+}
 
 func TestPanicEndsOneStreamOnly(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, d *Deps) { c.Listeners[0].Debug, d.Debug = DebugLoopback, brokenDebugger{} })
+	var breaks atomic.Bool
+	r := startRelay(t, true, func(_ *Config, d *Deps) {
+		d.Logger = slog.New(onConnected{slog.DiscardHandler, func() {
+			if breaks.Load() {
+				panic("broken")
+			}
+		}})
+	})
 	other := r.sotw()
 	other.send(subscribe(seV1))
 	other.next()
+	breaks.Store(true)
 	s := r.sotw()
-	s.send(&discoveryv3.DiscoveryRequest{Node: node(), TypeUrl: debugType, ResourceNames: []string{"syncz"}})
+	s.send(subscribe(seV1))
 	wantCode(t, s.end(), codes.Internal)
 	if n := testutil.ToFloat64(r.server.metrics.panics); n != 1 {
 		t.Errorf("%v panics counted", n)

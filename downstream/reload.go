@@ -154,9 +154,6 @@ func (c *conn) moveTo(v *view, r *views.Rule, err error) bool {
 	default:
 		if !r.Same(c.rule) {
 			c.outdated = c.sends
-			if c.slot.reply != nil {
-				c.end(errOutdated)
-			}
 		}
 		c.sees(v, r)
 	}

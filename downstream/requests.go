@@ -64,8 +64,8 @@ func (c *conn) next() error {
 		return err
 	}
 	asks := true
-	if isDebugType(req.TypeURL) {
-		err = c.reply(req.TypeURL, req.Subscribe)
+	if req.TypeURL == statusType {
+		err = c.askStatus()
 	} else {
 		asks, err = c.subscribe(&req.Request)
 	}

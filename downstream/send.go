@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
@@ -86,7 +85,7 @@ func (c *conn) sendAll() error {
 		if c.ctx.Err() != nil {
 			return c.status()
 		}
-		err := c.sendReply()
+		err := c.sendStatus()
 		if err != nil || !isClosed(c.server.released) || c.server.views.known.Learning() { // learn wakes the stream
 			return err
 		}
@@ -94,23 +93,6 @@ func (c *conn) sendAll() error {
 			return err
 		}
 	}
-	return nil
-}
-
-func (c *conn) sendReply() error {
-	c.mu.Lock()
-	reply := c.slot.reply
-	c.slot.reply = nil
-	c.mu.Unlock()
-	if reply == nil {
-		return nil
-	}
-	if err := c.sendMsg(reply); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.slot.sent(proto.Size(reply), c.server.cfg.replyTimeout, c.leftUnread)
 	return nil
 }
 

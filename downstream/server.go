@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
@@ -67,8 +66,8 @@ type Config struct {
 	// Limits are the limits that Server.Reload can replace, but for MaxRequestBytes. It can not change the times above.
 	Limits
 
-	replyTimeout time.Duration                                       // the constant replyTimeout, except in tests
-	listen       func(network, address string) (net.Listener, error) // net.Listen, except in tests
+	statusTimeout time.Duration                                       // the constant statusTimeout, except in tests
+	listen        func(network, address string) (net.Listener, error) // net.Listen, except in tests
 }
 
 func (c Config) withDefaults() Config {
@@ -78,7 +77,7 @@ func (c Config) withDefaults() Config {
 	c.SendTimeout = cmp.Or(c.SendTimeout, 5*time.Minute)
 	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
 	c.MaxConnectionIdle = cmp.Or(c.MaxConnectionIdle, 5*time.Minute)
-	c.replyTimeout = cmp.Or(c.replyTimeout, replyTimeout)
+	c.statusTimeout = cmp.Or(c.statusTimeout, statusTimeout)
 	if c.listen == nil {
 		c.listen = net.Listen
 	}
@@ -97,26 +96,12 @@ type Resources interface {
 	SourceKinds() []mirror.Kind
 }
 
-// Debugger makes the answers to istiod's debug types (PROTOCOL D1, D2).
-type Debugger interface {
-	// Handle returns a debug document as JSON. Its argument is a name with an optional query, such as
-	// "configz?kind=ServiceEntry".
-	Handle(nameAndQuery string) ([]byte, error)
-	// SyncStatus returns the state of every client.
-	SyncStatus() []*statusv3.ClientConfig
-	// Begin takes a slot for a document. The caller calls end when the answer is sent. It fails when all
-	// slots are taken.
-	Begin() (end func(), err error)
-}
-
 // Deps are the parts that a Server uses.
 type Deps struct {
 	Resources Resources
 	// Await returns when clients may be served; until then the server holds them (PROTOCOL S4). Run calls it
 	// once. nil: clients are served at once.
 	Await func(ctx context.Context) error
-	// Debug makes the answers to debug types. Without it, they are treated as unknown types.
-	Debug Debugger
 	// Overloaded returns why the relay can not serve more clients at present, or nil. New streams then end
 	// with ResourceExhausted and this text. Connected clients stay, and may reconnect after MaxConnectionAge:
 	// a peer may open as many streams as it had before. Clients that have proven an identity are refused last. Any
@@ -135,36 +120,36 @@ type Deps struct {
 
 // Server is the ADS server.
 type Server struct {
-	cfg          Config
-	await        func(ctx context.Context) error
-	debug        Debugger
-	overloaded   func(proven bool) error
-	admission    *admit.Admission
-	usage        usage
-	log          *slog.Logger
-	metrics      *metrics
-	work         *push.Work
-	events       *events.Journal
-	rounds       rounds
-	views        *viewSet
-	limits       atomic.Pointer[Limits] // the Limits are immutable
-	decoding     decoding
-	refused      loglimit.Peers  // refused clients retry
-	refusals     *loglimit.Limit // of all refused clients
-	comings      *loglimit.Limit // of clients that come and go
-	nacks        *loglimit.Limit
-	panicLog     *loglimit.Limit
-	controlPlane []byte // encoded envoy.config.core.v3.ControlPlane
-	identifier   string
-	beginnings   beginnings
-	released     chan struct{}
-	draining     chan struct{}
-	lastID       atomic.Uint64
-	panics       atomic.Uint64  // panics outside of streams
-	streams      sync.WaitGroup // streams with a running goroutine
-	listening    chan struct{}  // closed once addrs is set
-	addrs        []net.Addr
-	auth         map[*Listener]*authenticator // set by listen
+	cfg           Config
+	await         func(ctx context.Context) error
+	overloaded    func(proven bool) error
+	admission     *admit.Admission
+	usage         usage
+	log           *slog.Logger
+	metrics       *metrics
+	work          *push.Work
+	events        *events.Journal
+	rounds        rounds
+	views         *viewSet
+	limits        atomic.Pointer[Limits] // the Limits are immutable
+	decoding      decoding
+	refused       loglimit.Peers  // refused clients retry
+	refusals      *loglimit.Limit // of all refused clients
+	comings       *loglimit.Limit // of clients that come and go
+	nacks         *loglimit.Limit
+	panicLog      *loglimit.Limit
+	controlPlane  []byte // encoded envoy.config.core.v3.ControlPlane
+	identifier    string
+	statusStreams *semaphore.Weighted // a place for each stream that asked for statusType
+	beginnings    beginnings
+	released      chan struct{}
+	draining      chan struct{}
+	lastID        atomic.Uint64
+	panics        atomic.Uint64  // panics outside of streams
+	streams       sync.WaitGroup // streams with a running goroutine
+	listening     chan struct{}  // closed once addrs is set
+	addrs         []net.Addr
+	auth          map[*Listener]*authenticator // set by listen
 
 	// changing guards rules. Giving a client a view, and updating views, take a share of it. A reload, and
 	// moving clients, take all of it.
@@ -209,14 +194,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
+		cfg: cfg, await: deps.Await, overloaded: deps.Overloaded, log: deps.Logger,
 		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
-		decoding:     newDecoding(limits.MaxRequestBytes),
-		refusals:     loglimit.New(10, time.Second),
-		comings:      loglimit.New(4000, 20*time.Millisecond),
-		nacks:        loglimit.New(100, time.Second),
-		panicLog:     loglimit.New(20, time.Second),
-		identifier:   string(identifier),
+		decoding:   newDecoding(limits.MaxRequestBytes),
+		refusals:   loglimit.New(10, time.Second),
+		comings:    loglimit.New(4000, 20*time.Millisecond),
+		nacks:      loglimit.New(100, time.Second),
+		panicLog:   loglimit.New(20, time.Second),
+		identifier: string(identifier), statusStreams: semaphore.NewWeighted(maxStatusStreams),
 		beginnings:   newBeginnings(cfg.RelayName),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),

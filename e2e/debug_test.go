@@ -59,22 +59,3 @@ func (r *relay) showsSynced(t *testing.T) {
 		return nil
 	})
 }
-
-func TestDebugHandlersAnswerOverXDS_D2_D3(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	writeFile(t, dir+"/a.yaml", serviceEntry("a", "a.example"))
-	r := newRelay(t, "hub", []string{"files=" + dir}).start().ready()
-	for _, name := range []string{"syncz", "configz", "adsz", "connections", "mesh", "list"} {
-		resp := dial(t, r.xds).ask("istio.io/debug", name)
-		if len(resp.Resources) != 1 || resp.Resources[0].TypeUrl != "istio.io/debug" || !json.Valid(resp.Resources[0].Value) {
-			t.Errorf("%s: %v", name, resp)
-		}
-	}
-	if resp := dial(t, r.xds).ask("istio.io/debug/config_dump", "a.shop"); len(resp.Resources) != 0 {
-		t.Errorf("config_dump: %v", resp)
-	}
-	if resp := dial(t, r.xds).ask("istio.io/debug"); len(resp.Resources) != 1 || !contains(resp.Resources[0].Value, "error") {
-		t.Errorf("no name: %v", resp)
-	}
-}

@@ -96,7 +96,7 @@ spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, pr
 	})
 
 	t.Run("Istioctl", func(t *testing.T) {
-		wantIstioctlAnswered(t, x.address("127.0.0.1:15012"), gateway[:strings.Index(gateway, ":")])
+		wantIstioctlAnswered(t, x.address("127.0.0.1:15012"))
 		wantIstioctlRefused(t, forEast)
 		wantIstioctlRefused(t, forWest)
 	})

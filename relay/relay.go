@@ -153,7 +153,6 @@ func New(o Options) (*Relay, error) {
 		Events: r.events, Replicas: func() []orders.Replica { return r.manager.Replicas() },
 		Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) },
 	}
-	debug := admin.NewDebug(views)
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
 	if err != nil {
 		return nil, err
@@ -162,13 +161,13 @@ func New(o Options) (*Relay, error) {
 		Resources: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Registerer: r.metrics,
+		Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Registerer: r.metrics,
 		Logger: slog.New(logring.WithoutDebug(r.log.Handler())), // it logs each push to each client
 	})
 	if err != nil {
 		return nil, err
 	}
-	debug.ShowServer(r.server)
+	debug := admin.NewDebug(views, r.server)
 	r.manager.OnSame(r.server.Same)
 	r.conditions = newConditions(r)
 	r.follow(cfg)

@@ -123,7 +123,7 @@ func serveControls(t *testing.T, socket string) *controlled {
 	c := &controlled{socket: socket, east: upstreams.Status{Name: "east", Status: intake.Status{Synced: true}, State: upstreams.StateSynced, Resources: map[string]int{"a/B": 3, "a/C": 2}}}
 	server := admin.New(admin.Config{Address: "127.0.0.1:0", Socket: socket}, admin.Deps{
 		Gatherer: prometheus.NewRegistry(), Ready: func() admin.Readiness { return admin.Readiness{Ready: true} },
-		Debug: admin.NewDebug(admin.Views{Upstreams: c.sources}), LogLevel: new(slog.LevelVar), Logger: slog.New(slog.DiscardHandler),
+		Debug: admin.NewDebug(admin.Views{Upstreams: c.sources}, nil), LogLevel: new(slog.LevelVar), Logger: slog.New(slog.DiscardHandler),
 		Controls: c,
 		Reload:   func(context.Context) error { c.mu.Lock(); defer c.mu.Unlock(); return c.reload },
 		ReloadStatus: func() admin.ReloadStatus {

@@ -124,8 +124,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 		HostConflicts: func() []conflicts.HostConflict { return nil }, Events: journal, NotFollowed: func() []conflicts.NotFollowed { return nil },
 		LeftOut:   func() []intake.LeftOut { return refused },
 		Resources: mirror.NewAggregate(),
-	})
-	debug.ShowServer(clients)
+	}, clients)
 	dir, err := os.MkdirTemp("", "much") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)

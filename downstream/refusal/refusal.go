@@ -30,7 +30,7 @@ const (
 	Versions    Reason = "versions"    // MaxVersionBytes
 	View        Reason = "view"        // no view matches the client
 	Views       Reason = "views"       // maxViews, MaxViewsPerPeer
-	Debug       Reason = "debug"       // the last debug answer is not sent yet
+	Debug       Reason = "debug"       // Listener.Debug, maxStatusStreams
 	Unread      Reason = "unread"      // SendTimeout
 	Certificate Reason = "certificate" // expired, or signed by a CA that is no longer trusted
 	Silent      Reason = "silent"      // FirstRequestTimeout
