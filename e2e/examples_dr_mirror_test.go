@@ -137,7 +137,7 @@ func TestExampleDRMirror(t *testing.T) {
 			t.Errorf("lost: %v", lost)
 		}
 		var all []held
-		if out := r.must(0, "held -o json"); json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 {
+		if out := r.must(0, "upstreams --held -o json"); json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 {
 			t.Fatal(out)
 		}
 		x.ports["4kq3vx2a"] = all[0].ID

@@ -119,7 +119,7 @@ func (h held) keys() (keys []string) {
 func (r *relay) held() (h held) {
 	r.t.Helper()
 	var all []held
-	if err := json.Unmarshal([]byte(r.must(0, "held -o json")), &all); err != nil {
+	if err := json.Unmarshal([]byte(r.must(0, "upstreams --held -o json")), &all); err != nil {
 		r.t.Fatal(err)
 	}
 	if len(all) > 0 {
@@ -268,7 +268,7 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 		}
 	}
 	var asYAML []held
-	if err := yaml.Unmarshal([]byte(r.must(0, "held east -o yaml")), &asYAML); err != nil || len(asYAML) != 1 || asYAML[0].ID != h.ID || len(asYAML[0].Deletions) != 8 {
+	if err := yaml.Unmarshal([]byte(r.must(0, "upstreams east --held -o yaml")), &asYAML); err != nil || len(asYAML) != 1 || asYAML[0].ID != h.ID || len(asYAML[0].Deletions) != 8 {
 		t.Errorf("%v: as YAML it is %+v", err, asYAML)
 	}
 	table := r.must(0, "upstreams --held", "upstream east: hold "+h.ID, "8 deletions of 9 resources", // the MeshConfig stays
