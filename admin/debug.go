@@ -63,8 +63,6 @@ type Views struct {
 	Replicas func() []orders.Replica
 	// Applied returns what each sink has written of a resource. It may be nil.
 	Applied func(mirror.Key) []sink.Applied
-	// NotFollowed returns the resources whose hosts are not checked for conflicts.
-	NotFollowed func() []conflicts.NotFollowed
 }
 
 // Debug makes the debug documents. It is safe for concurrent use.

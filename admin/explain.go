@@ -436,9 +436,8 @@ func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 	if err != nil {
 		return err
 	}
-	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts()), NotFollowed: d.views.NotFollowed()}
+	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts())}
 	if kinds != nil {
-		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n conflicts.NotFollowed) bool { return !slices.Contains(kinds, n.Kind) })
 		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c conflicts.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
 	}
 	for _, l := range d.views.LeftOut() {
@@ -472,6 +471,4 @@ type Conflicts struct {
 	Hosts []conflicts.HostConflict `json:"hosts"`
 	// Refused are the resources that import.hosts leaves out, because of a host that they claim.
 	Refused []intake.LeftOut `json:"refused,omitempty"`
-	// NotFollowed are the resources with too many hosts to check.
-	NotFollowed []conflicts.NotFollowed `json:"notFollowed,omitempty"`
 }

@@ -263,7 +263,7 @@ func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
 		leftOut := func() []intake.LeftOut {
 			return []intake.LeftOut{{Upstream: "east", Name: "a", Reason: "kind"}, {Upstream: "east", Name: "b", Reason: "hosts"}}
 		}
-		debug := NewDebug(Views{Resources: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed, LeftOut: leftOut}, nil)
+		debug := NewDebug(Views{Resources: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, LeftOut: leftOut}, nil)
 		var b bytes.Buffer
 		if err := debug.conflicts(&b, nil); err != nil {
 			t.Fatal(err)

@@ -22,7 +22,8 @@ import (
 
 	"meshrelay/downstream"
 	"meshrelay/downstream/subscription"
-	"meshrelay/federation/tracker"
+	"meshrelay/federation/conflicts"
+	"meshrelay/federation/merge"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
 	"meshrelay/sink"
@@ -68,7 +69,7 @@ func merged(t *testing.T, resources ...*mirror.Resource) *mirror.Aggregate {
 }
 
 // mergedAndRegistered returns an Aggregate as merged does, and its conflict tracker.
-func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.Aggregate, *tracker.Tracker) {
+func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.Aggregate, *conflicts.Tracker) {
 	t.Helper()
 	var sources []mirror.Source
 	stores := map[string]*mirror.Store{}
@@ -80,10 +81,16 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 		}
 		keys[r.Key()] = true
 	}
-	a, register := mirror.NewAggregate(), tracker.New(slog.New(slog.DiscardHandler))
-	if err := register.Follow(a); err != nil {
+	a := mirror.NewAggregate()
+	register, err := conflicts.Follow(a, slog.New(slog.DiscardHandler))
+	if err != nil {
 		t.Fatal(err)
 	}
+	owners, err := merge.OwnersByName("serve")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.SetOwners(owners)
 	a.SetSources(sources)
 	events := make(chan struct{}, 2*len(resources)+1)
 	if err := a.RegisterHandler(func(c mirror.Change) {
@@ -164,7 +171,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
 			Clusters:  foundClusters{}.Status,
-			Resources: resources, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
+			Resources: resources, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts,
 			LeftOut: func() []intake.LeftOut {
 				return []intake.LeftOut{
 					{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "hidden", Name: "db", Reason: "namespace", Detail: `namespace "hidden" is excluded by "hid*"`},

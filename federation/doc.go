@@ -8,9 +8,8 @@
 //   - rewrite: how names, references, metadata and endpoints change on the way in;
 //   - services: how the Kubernetes services of another cluster are reached;
 //   - merge: which copy of a key is served;
-//   - conflicts: which keys have several copies, and which hosts have several owners;
-//   - tracker: the conflicts of an Aggregate, as logs and metrics.
+//   - conflicts: which keys of an Aggregate have several copies, and which hosts have several owners.
 //
-// All except tracker are pure functions over mirror.Resource: they compile rules and apply them. They must not
+// All except conflicts are pure functions over mirror.Resource: they compile rules and apply them. They must not
 // know where resources come from, who reads them, or the config file.
 package federation

@@ -153,10 +153,10 @@ func (a *Aggregate) merge(c *change) {
 	if keys {
 		a.regroup(c.ref)
 	}
-	if a.claims != nil {
+	if a.claims != nil && a.claims.by.Owns(c.kind.Value()) {
 		a.reclaim(a.claims, c.ref, false)
 	}
-	if c.allocates || len(a.allocated.copies[c.ref]) > 0 {
+	if c.allocates || a.allocated.of(c.ref) != nil {
 		a.reclaim(a.allocated, c.ref, false)
 	}
 	a.relate(c.ref)
@@ -208,7 +208,7 @@ func (a *Aggregate) serve(k ref, cluster string, accept func(*Resource) bool) (*
 		if r == nil || !a.ofMain(k, accept)(r) {
 			return nil, nil
 		}
-		if a.claims == nil && len(a.allocated.copies[k]) == 0 {
+		if !a.isJudged(k) && a.allocated.of(k) == nil {
 			return r, nil // the usual case, without an allocation
 		}
 	}

@@ -83,7 +83,7 @@ func (a *Aggregate) taken(r *Resource, cluster string, accept func(*Resource) bo
 		return ""
 	}
 	for _, address := range all {
-		for _, s := range a.allocated.buckets[bucket{address, bucketWide}] {
+		for _, s := range a.allocated.at(bucket{address, bucketWide}, &[1]sourceClaims{}) {
 			later := place[s.source] >= place[r.Source()]
 			for _, o := range s.of {
 				of, whose := o.resource.Cluster(), ""
@@ -102,7 +102,7 @@ func (a *Aggregate) taken(r *Resource, cluster string, accept func(*Resource) bo
 				}
 				other := wire.Texts(o.resource.BodyValue(), entryHosts)
 				if len(other) != 1 || !strings.EqualFold(other[0], hosts[0]) {
-					return fmt.Sprintf("%s%s: %s has %s for %.300s (%s)", start, whose, s.source, address, strings.Join(other, ", "), o.key())
+					return fmt.Sprintf("%s%s: %s has %s for %.300s (%s)", start, whose, s.source, address, strings.Join(other, ", "), o.resource.Key())
 				}
 			}
 		}

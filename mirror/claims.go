@@ -1,10 +1,12 @@
 package mirror
 
 import (
-	"cmp"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strings"
+	"time"
+	"unique"
 )
 
 const (
@@ -23,14 +25,25 @@ type Claims struct {
 	Scopes []string // who sees the resource, sorted; nil means everyone
 }
 
-// Owners decides between resources of different keys and sources that claim the same. Its methods run on any goroutine.
-// They must be pure functions.
+// Yielding tells which of the sources that claim the same are served.
+type Yielding int
+
+// The values of Yielding.
+const (
+	NoneYields Yielding = iota // all are
+	LaterYield                 // the first one is
+	AllYield                   // none is
+)
+
+// Owners finds what resources claim, and decides between those of different keys and sources that claim the same. Its methods
+// run on any goroutine. They must be pure functions.
 type Owners interface {
+	// Owns reports whether resources of a kind claim something.
+	Owns(Kind) bool
 	// Claims returns what a resource claims. That may follow from what served resources of other keys claim, which of
 	// returns. These must not follow others.
 	Claims(r *Resource, of func(Key) []string) Claims
-	// OnlyEarlier: a resource yields to sources that come first only.
-	OnlyEarlier() bool
+	Yielding() Yielding
 	// Yields reports whether a resource of a kind yields to one of another source and perhaps of another kind.
 	Yields(kind, to Kind) bool
 	// Reason tells in a few words that r yields to other.
@@ -51,42 +64,130 @@ func (a *Aggregate) SetOwners(by Owners) {
 }
 
 func newClaims(by Owners, mutual bool) *claims {
-	return &claims{by: by, mutual: mutual, round: 1, buckets: map[bucket][]sourceClaims{}, copies: map[ref][]*claimant{}, follow: map[ref]map[ref]bool{}}
+	return &claims{
+		by: by, mutual: mutual, round: 1, seed: maphash.MakeSeed(), single: map[uint64]*claimant{}, buckets: map[bucket][]sourceClaims{},
+		copies: map[uint64]*claimant{}, follow: map[ref]map[ref]bool{}, several: map[contested]struct{}{},
+	}
 }
 
 // claims finds the claims of all copies.
 type claims struct {
 	by      Owners
 	mutual  bool // those of one source are rivals, too; then a key is judged once more after its claims have changed
-	buckets map[bucket][]sourceClaims
-	copies  map[ref][]*claimant  // with claims
-	follow  map[ref]map[ref]bool // by key, those whose claims follow from its own
-	round   uint64               // number of the batch
-	marks   int                  // for tests: how often a key was queued
+	seed    maphash.Seed
+	single  map[uint64]*claimant      // of buckets with one claim, by hash: nearly all are there
+	buckets map[bucket][]sourceClaims // the others
+	copies  map[uint64]*claimant      // with claims, the first by a hash of the key
+	follow  map[ref]map[ref]bool      // by key, those whose claims follow from its own
+	round   uint64                    // number of the batch
+	several map[contested]struct{}
+	marks   int // for tests: how often a key was queued
+}
+
+// contested is what several keys of a kind claim, served or not, whoever sees them.
+type contested struct {
+	kind unique.Handle[Kind]
+	what string
 }
 
 // bucket has the claims of the same thing, which somebody sees: a scope, bucketWide or bucketScoped.
 type bucket struct{ what, seenBy string }
 
-// sourceClaims are the claims of one source in a bucket, sorted by key. In the batch of the number marked, all of them
-// were queued: they wait until the next one.
+// sourceClaims are the claims of one source and kind in a bucket, sorted by name. In the batch of the number marked, all of
+// them were queued: they wait until the next one.
 type sourceClaims struct {
 	source string
+	kind   unique.Handle[Kind]
 	of     []*claimant
 	marked uint64
 }
 
-// claimant is a copy with claims. It is immutable.
+// claimant is a copy with claims. Only its resource changes, to one with the same claims, and next.
 type claimant struct {
-	ref
-	source   string
 	resource *Resource
-	Claims
+	what     []string
+	rest     *claimRest   // nil where everyone sees the claims, and they follow from no others
+	since    int64        // Unix time in nanoseconds
+	next     *claimant    // of the same key, or hash
+	self     [1]*claimant // a list of one
+}
+
+type claimRest struct {
+	scopes  []string
 	follows []ref
 }
 
-func compareClaimants(a, b *claimant) int {
-	return cmp.Or(strings.Compare(a.name, b.name), CompareKinds(a.kind.Value(), b.kind.Value()))
+func (c *claimant) claims() Claims {
+	if c.rest == nil {
+		return Claims{What: c.what}
+	}
+	return Claims{What: c.what, Scopes: c.rest.scopes}
+}
+
+func (c *claimant) follows() []ref {
+	if c.rest == nil {
+		return nil
+	}
+	return c.rest.follows
+}
+
+func compareClaimants(a, b *claimant) int { return strings.Compare(a.resource.name, b.resource.name) }
+
+// has reports whether s has the claims of the source and kind of c.
+func (s *sourceClaims) has(c *claimant) bool {
+	return s.source == c.resource.Source() && s.kind == c.resource.kind()
+}
+
+// at returns the claims of a bucket. It may put them into room.
+func (x *claims) at(in bucket, room *[1]sourceClaims) []sourceClaims {
+	if b := x.buckets[in]; b != nil {
+		return b
+	}
+	c := x.single[maphash.Comparable(x.seed, in)]
+	if c == nil || !c.isIn(in) {
+		return nil
+	}
+	room[0] = sourceClaims{source: c.resource.Source(), kind: c.resource.kind(), of: c.self[:]}
+	return room[:]
+}
+
+// isIn reports whether a bucket holds a claim: two may have the same hash.
+func (c *claimant) isIn(in bucket) bool {
+	_, is := slices.BinarySearch(c.what, in.what)
+	if all := c.claims(); all.isWide() || in.seenBy == bucketWide {
+		return is && all.isWide() && in.seenBy == bucketWide
+	} else if in.seenBy != bucketScoped {
+		_, seen := slices.BinarySearch(all.Scopes, in.seenBy)
+		is = is && seen
+	}
+	return is
+}
+
+// of returns the claimants of a key.
+func (x *claims) of(k ref) (all []*claimant) {
+	for c := x.copies[maphash.Comparable(x.seed, k)]; c != nil; c = c.next {
+		if c.resource.ref() == k {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// keep replaces the claimants of a key.
+func (x *claims) keep(k ref, now []*claimant) {
+	hash := maphash.Comparable(x.seed, k)
+	var all, next *claimant
+	for c := x.copies[hash]; c != nil; c = next {
+		if next = c.next; c.resource.ref() != k {
+			c.next, all = all, c
+		}
+	}
+	for _, c := range slices.Backward(now) {
+		c.next, all = all, c
+	}
+	if x.copies[hash] = all; all == nil {
+		delete(x.copies, hash)
+	}
 }
 
 // The buckets of a claim: everyone sees it; of some scopes, all of them and each of them.
@@ -94,6 +195,9 @@ const (
 	bucketWide   = "\x00wide"
 	bucketScoped = "\x00scoped"
 )
+
+// bucketsOfAll have, together, each claim once.
+var bucketsOfAll = [...]string{bucketWide, bucketScoped}
 
 func (c Claims) isWide() bool {
 	return c.Scopes == nil || len(c.Scopes) > maxScopes || len(c.What)*len(c.Scopes) > maxScoped
@@ -105,6 +209,13 @@ func (c Claims) held() []string {
 		return []string{bucketWide}
 	}
 	return append([]string{bucketScoped}, c.Scopes...)
+}
+
+// equal reports whether two claimants claim the same.
+func (c *claimant) equal(o *claimant) bool {
+	mine, others := c.claims(), o.claims()
+	return slices.Equal(c.what, o.what) && (mine.Scopes == nil) == (others.Scopes == nil) && slices.Equal(mine.Scopes, others.Scopes) &&
+		slices.Equal(c.follows(), o.follows())
 }
 
 // met returns the buckets with the claims that may meet a claim.
@@ -149,26 +260,51 @@ func (a *Aggregate) reclaimFollowing(k ref) {
 	}
 }
 
-// reclaim updates the claims of a key. If a copy has changed, or anew, it queues the keys of others that claim the same.
+// judges reports whether claims have keys not served.
+func (x *claims) judges() bool { return x.mutual || x.by.Yielding() != NoneYields }
+
+// isJudged reports whether Owners may have a key not served.
+func (a *Aggregate) isJudged(k ref) bool {
+	return a.claims != nil && a.claims.judges() && a.claims.by.Owns(k.kind.Value())
+}
+
+func (a *Aggregate) newClaimant(x *claims, r *Resource) *claimant {
+	var follows []ref
+	made := x.by.Claims(r, func(key Key) []string {
+		follows = append(follows, refOf(key))
+		return a.claimed(key)
+	})
+	c := &claimant{resource: r, what: made.What, since: time.Now().UnixNano()}
+	c.self[0] = c
+	if made.Scopes != nil || follows != nil {
+		c.rest = &claimRest{made.Scopes, follows}
+	}
+	return c
+}
+
+// reclaim updates the claims of a key. If a copy has changed, or anew, it queues the keys of others that claim the same, where
+// that may have them served or not.
 func (a *Aggregate) reclaim(x *claims, k ref, anew bool) {
-	copies, was := a.copies(k, everything), x.copies[k]
+	copies, was := a.copies(k, everything), x.of(k)
 	now := make([]*claimant, 0, len(copies))
 	same, claiming := len(copies) == len(was), false
 	for _, c := range copies {
-		i := slices.IndexFunc(was, func(o *claimant) bool {
-			return !anew && o.source == c.Source && o.resource.Equal(c.Resource) && o.resource.Cluster() == c.Resource.Cluster()
-		})
+		i := slices.IndexFunc(was, func(o *claimant) bool { return o.resource.Source() == c.Source })
+		var kept *claimant
 		if i >= 0 {
-			now = append(now, was[i])
-		} else {
-			made := &claimant{ref: k, source: c.Source, resource: c.Resource}
-			made.Claims = x.by.Claims(c.Resource, func(key Key) []string {
-				made.follows = append(made.follows, refOf(key))
-				return a.claimed(key)
-			})
-			now, same = append(now, made), false
+			kept = was[i]
 		}
-		claiming = claiming || len(now[len(now)-1].What)+len(now[len(now)-1].follows) > 0
+		if kept == nil || anew || !kept.resource.Equal(c.Resource) || kept.resource.Cluster() != c.Resource.Cluster() {
+			made := a.newClaimant(x, c.Resource)
+			if kept != nil && !x.mutual && made.equal(kept) {
+				same = same && !x.judges()
+			} else {
+				kept, same = made, false
+			}
+		}
+		kept.resource = c.Resource // an equal one is not held twice
+		now = append(now, kept)
+		claiming = claiming || len(kept.what)+len(kept.follows()) > 0
 	}
 	if same || !claiming && len(was) == 0 {
 		return
@@ -179,49 +315,82 @@ func (a *Aggregate) reclaim(x *claims, k ref, anew bool) {
 	// Any change of a copy may have another copy of the key served: the rivals of all copies are judged.
 	for _, c := range was {
 		if a.markRivals(x, c); !slices.Contains(now, c) {
-			c.eachBucket(x.drop)
+			x.each(c, x.drop)
 		}
-		for _, of := range c.follows {
+		for _, of := range c.follows() {
 			if delete(x.follow[of], k); len(x.follow[of]) == 0 {
 				delete(x.follow, of)
 			}
 		}
 	}
 	for _, c := range now {
-		for _, of := range c.follows {
+		for _, of := range c.follows() {
 			if x.follow[of] == nil {
 				x.follow[of] = map[ref]bool{}
 			}
 			x.follow[of][k] = true
 		}
 		if a.markRivals(x, c); !slices.Contains(was, c) {
-			c.eachBucket(x.insert)
+			x.each(c, x.insert)
 		}
 	}
-	if x.copies[k] = now; len(now) == 0 {
-		delete(x.copies, k)
-	}
+	x.keep(k, now)
 	if x.mutual {
 		a.queue.mark(k, nil)
 	}
 	a.queue.extend()
 }
 
-func (c *claimant) eachBucket(f func(in bucket, c *claimant)) {
-	for _, what := range c.What {
-		for _, seenBy := range c.held() {
+// each calls f, which is insert or drop, for the buckets of a claimant.
+func (x *claims) each(c *claimant, f func(in bucket, c *claimant)) {
+	held := c.claims().held()
+	for _, what := range c.what {
+		for _, seenBy := range held {
 			f(bucket{what, seenBy}, c)
+		}
+		if x.mutual {
+			continue
+		}
+		if k := (contested{c.resource.kind(), what}); x.areSeveral(k) {
+			x.several[k] = struct{}{}
+		} else {
+			delete(x.several, k)
 		}
 	}
 }
 
+// areSeveral reports whether several keys of a kind claim the same. It looks at one claim of each source.
+func (x *claims) areSeveral(k contested) bool {
+	one := ""
+	for _, all := range bucketsOfAll {
+		for _, s := range x.at(bucket{k.what, all}, &[1]sourceClaims{}) {
+			switch {
+			case s.kind != k.kind:
+			case len(s.of) > 1 || one != "" && one != s.of[0].resource.name:
+				return true
+			default:
+				one = s.of[0].resource.name
+			}
+		}
+	}
+	return false
+}
+
 func (x *claims) insert(in bucket, c *claimant) {
-	b := x.buckets[in]
-	i := slices.IndexFunc(b, func(s sourceClaims) bool { return s.source == c.source })
+	b, hash := x.buckets[in], maphash.Comparable(x.seed, in)
+	if one := x.single[hash]; one == nil && b == nil {
+		x.single[hash] = c
+		return
+	} else if one != nil && one.isIn(in) {
+		delete(x.single, hash)
+		b = []sourceClaims{{source: one.resource.Source(), kind: one.resource.kind(), of: []*claimant{one}}}
+	}
+	i := slices.IndexFunc(b, func(s sourceClaims) bool { return s.has(c) })
 	if i < 0 {
-		x.buckets[in] = append(b, sourceClaims{source: c.source, of: []*claimant{c}})
+		x.buckets[in] = append(b, sourceClaims{source: c.resource.Source(), kind: c.resource.kind(), of: []*claimant{c}})
 		return
 	}
+	x.buckets[in] = b
 	at, _ := slices.BinarySearchFunc(b[i].of, c, compareClaimants)
 	if b[i].of = slices.Insert(b[i].of, at, c); !x.mutual {
 		b[i].marked = 0
@@ -230,27 +399,37 @@ func (x *claims) insert(in bucket, c *claimant) {
 
 // drop ends what insert began.
 func (x *claims) drop(in bucket, c *claimant) {
-	b := x.buckets[in]
-	i := slices.IndexFunc(b, func(s sourceClaims) bool { return s.source == c.source })
-	at, _ := slices.BinarySearchFunc(b[i].of, c, compareClaimants)
-	if b[i].of = slices.Delete(b[i].of, at, at+1); len(b[i].of) > 0 {
+	b, hash := x.buckets[in], maphash.Comparable(x.seed, in)
+	if b == nil {
+		delete(x.single, hash)
 		return
 	}
-	if b = slices.Delete(b, i, i+1); len(b) == 0 {
-		delete(x.buckets, in)
-	} else {
+	i := slices.IndexFunc(b, func(s sourceClaims) bool { return s.has(c) })
+	at, _ := slices.BinarySearchFunc(b[i].of, c, compareClaimants)
+	if b[i].of = slices.Delete(b[i].of, at, at+1); len(b[i].of) == 0 {
+		b = slices.Delete(b, i, i+1)
 		x.buckets[in] = b
+	}
+	switch {
+	case len(b) == 0:
+		delete(x.buckets, in)
+	case len(b) == 1 && len(b[0].of) == 1 && x.single[hash] == nil:
+		x.single[hash] = b[0].of[0]
+		delete(x.buckets, in)
 	}
 }
 
 // markRivals queues the keys of other sources whose claims a claim may meet; with mutual, also of other clusters of its source.
 func (a *Aggregate) markRivals(x *claims, c *claimant) {
-	for _, what := range c.What {
-		for _, seenBy := range c.met() {
-			b := x.buckets[bucket{what, seenBy}]
+	if !x.judges() {
+		return
+	}
+	for _, what := range c.what {
+		for _, seenBy := range c.claims().met() {
+			b := x.at(bucket{what, seenBy}, &[1]sourceClaims{})
 			for i := range b {
 				s := &b[i]
-				own := s.source == c.source
+				own := s.source == c.resource.Source()
 				if own && !x.mutual || !own && s.marked == x.round {
 					continue
 				}
@@ -259,11 +438,11 @@ func (a *Aggregate) markRivals(x *claims, c *claimant) {
 					switch {
 					case own && o.resource.Cluster() == c.resource.Cluster():
 						continue
-					case o.ref == c.ref && !x.mutual:
+					case o.resource.ref() == c.resource.ref() && !x.mutual:
 						s.marked = 0 // it is judged now, and does not wait
 						continue
 					}
-					a.queue.mark(o.ref, nil)
+					a.queue.mark(o.resource.ref(), nil)
 					x.marks++
 				}
 			}
@@ -280,15 +459,15 @@ func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, unit
 	place := a.holders.named
 	for _, what := range mine.What {
 		for _, seenBy := range mine.met() {
-			for _, s := range x.buckets[bucket{what, seenBy}] {
-				if s.source == r.Source() || x.by.OnlyEarlier() && place[s.source] > place[r.Source()] {
+			for _, s := range x.at(bucket{what, seenBy}, &[1]sourceClaims{}) {
+				if s.source == r.Source() || x.by.Yielding() == LaterYield && place[s.source] > place[r.Source()] || !x.by.Yields(k.kind.Value(), s.kind.Value()) {
 					continue
 				}
 				for _, o := range s.of {
-					if a.mainOf(o.ref) == a.mainOf(k) || !x.by.Yields(k.kind.Value(), o.kind.Value()) || slices.Contains(united, o.key()) {
+					if a.mainOf(o.resource.ref()) == a.mainOf(k) || slices.Contains(united, o.resource.Key()) {
 						continue
 					}
-					if looks += 1 + (len(mine.Scopes)+len(o.Scopes))/maxScopes; looks > maxLooks || mine.meets(o.Claims) && a.servesCopy(o, accept) {
+					if looks += 1 + (len(mine.Scopes)+len(o.claims().Scopes))/maxScopes; looks > maxLooks || mine.meets(o.claims()) && a.servesCopy(o, accept) {
 						return x.by.Reason(r, o.resource, what)
 					}
 				}
@@ -298,11 +477,11 @@ func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, unit
 	return ""
 }
 
-// claimsOf returns the claims of a resource that is served under a key.
+// claimsOf returns the claims of a resource of an owned kind that is served under a key.
 func (a *Aggregate) claimsOf(k ref, r *Resource) Claims {
-	for _, c := range a.claims.copies[k] {
+	for _, c := range a.claims.of(k) {
 		if c.resource == r {
-			return c.Claims
+			return c.claims()
 		}
 	}
 	return a.claims.by.Claims(r, a.claimed)
@@ -310,10 +489,53 @@ func (a *Aggregate) claimsOf(k ref, r *Resource) Claims {
 
 // servesCopy reports whether the key of a claimant would serve the copy of that source.
 func (a *Aggregate) servesCopy(c *claimant, accept func(*Resource) bool) bool {
-	copies := a.copies(c.ref, accept)
+	copies := a.copies(c.resource.ref(), accept)
 	if len(copies) == 0 {
 		return false
 	}
-	v, ok := mergeOthers(a.policy(c.kind.Value()), copies)
-	return ok && v.Served != nil && v.Served.Source() == c.source
+	v, ok := mergeOthers(a.policy(c.resource.Kind()), copies)
+	return ok && v.Served != nil && v.Served.Source() == c.resource.Source()
+}
+
+// Contest is what the served resources of several keys of a kind claim.
+type Contest struct {
+	Kind   Kind
+	What   string
+	Claims []Claimed // in no order
+}
+
+// Claimed is a served resource with a claim.
+type Claimed struct {
+	*Resource
+	Scopes []string  // as in Claims
+	Since  time.Time // when the copy began to claim what it claims now
+}
+
+// Contests returns what several keys of a kind claim, in no order, without siblings of other keys. Whether anybody sees several
+// of the claims is not judged.
+func (a *Aggregate) Contests() (all []Contest) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if a.claims == nil {
+		return nil
+	}
+	for k := range a.claims.several {
+		c := Contest{Kind: k.kind.Value(), What: k.what}
+		for _, seenBy := range bucketsOfAll {
+			for _, s := range a.claims.at(bucket{k.what, seenBy}, &[1]sourceClaims{}) {
+				if s.kind != k.kind {
+					continue
+				}
+				for _, o := range s.of {
+					if r := a.index.get(o.resource.ref()); r != nil && r.Source() == s.source && !r.HasAnnotation(SiblingAnnotation) {
+						c.Claims = append(c.Claims, Claimed{r, o.claims().Scopes, time.Unix(0, o.since)})
+					}
+				}
+			}
+		}
+		if len(c.Claims) > 1 {
+			all = append(all, c)
+		}
+	}
+	return all
 }

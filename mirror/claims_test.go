@@ -249,7 +249,8 @@ type claimsOf struct{}
 func (claimsOf) Claims(r *mirror.Resource, _ func(mirror.Key) []string) mirror.Claims {
 	return claims[r.Source()+"/"+r.Key().Name]
 }
-func (claimsOf) OnlyEarlier() bool { return true }
+func (claimsOf) Owns(mirror.Kind) bool     { return true }
+func (claimsOf) Yielding() mirror.Yielding { return mirror.LaterYield }
 func (claimsOf) Yields(kind, to mirror.Kind) bool {
 	return kind == to && kind == federation.ServiceEntry
 }

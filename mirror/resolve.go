@@ -86,7 +86,7 @@ func (a *Aggregate) resolve(k ref, cluster string, accept func(*Resource) bool) 
 	if s.Served == nil {
 		return s
 	}
-	if a.claims != nil {
+	if a.isJudged(k) {
 		s.Yields = a.yields(k, s.Served, accept, s.united)
 	}
 	if s.Yields != "" {

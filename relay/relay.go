@@ -28,8 +28,8 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/downstream/admit"
 	"meshrelay/events"
+	"meshrelay/federation/conflicts"
 	"meshrelay/federation/services"
-	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
@@ -112,8 +112,8 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	merge(r.aggregate)
-	register := tracker.New(r.log)
-	if err := register.Follow(r.aggregate); err != nil {
+	register, err := conflicts.Follow(r.aggregate, r.log)
+	if err != nil {
 		return nil, err
 	}
 	var kept upstreams.Keeper // stays a nil interface when no state is kept
@@ -149,7 +149,7 @@ func New(o Options) (*Relay, error) {
 	r.metrics = prometheus.NewRegistry()
 	views := admin.Views{
 		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
-		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
+		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts,
 		Events: r.events, Replicas: func() []orders.Replica { return r.manager.Replicas() },
 		Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) },
 	}

@@ -23,12 +23,6 @@ func (p *Pages) conflictPage(r *request) (*Page, error) {
 		{ID: "keys", Title: "Resources that several upstreams have", Search: search, Table: p.contestTable(r)},
 		{ID: "hosts", Title: "Hosts that several resources claim", Table: p.hostTable(r)},
 	}
-	if all := p.data.NotFollowed(); len(all) > 0 {
-		t := tableOf("Resources whose hosts are not checked", "", view.NotChecked, all, maxSummary, r.now,
-			func(n conflicts.NotFollowed) string { return resourceHref(n.Kind.String(), n.Namespace, n.Name) })
-		t.Summary = fmt.Sprintf("%d of %d", len(t.Rows), len(all))
-		page.Sections = append(page.Sections, Section{ID: "unchecked", Title: "Not checked", Table: t})
-	}
 	return page, nil
 }
 

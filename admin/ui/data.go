@@ -44,11 +44,9 @@ type Data struct {
 	Explain  func(q url.Values) (*admin.Explanation, error)
 	// Services computes services. The parameters are those of /debug/services.
 	Services func(q url.Values) (services.Answer, error)
-	// Contests, HostConflicts and NotFollowed are as in admin.Views. Conflicts counts the keys and hosts in
-	// conflict.
+	// Contests and HostConflicts are as in admin.Views. Conflicts counts the keys and hosts in conflict.
 	Contests      func(kinds ...mirror.Kind) []conflicts.KeyConflict
 	HostConflicts func() []conflicts.HostConflict
-	NotFollowed   func() []conflicts.NotFollowed
 	Conflicts     func() (keys, hosts int)
 	// Apart returns why the claims of a host are not united.
 	Apart   func(conflicts.HostConflict) string

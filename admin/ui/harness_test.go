@@ -44,7 +44,6 @@ type fixture struct {
 	clients   []downstream.ClientStatus
 	contests  []conflicts.KeyConflict
 	hosts     []conflicts.HostConflict
-	notFollow []conflicts.NotFollowed
 	held      []intake.HeldUpstream
 	leftOut   []intake.LeftOut
 	revisions []state.Revision
@@ -112,8 +111,8 @@ func newFixture(t testing.TB, n int) *fixture {
 		Resources: f, Clients: f, Upstreams: func() []upstreams.Status { f.looks.Add(1); return f.ups }, Explain: func(url.Values) (*admin.Explanation, error) { return f.explained, nil },
 		Services: func(q url.Values) (services.Answer, error) { f.asked = q; return f.services, nil },
 		Contests: func(...mirror.Kind) []conflicts.KeyConflict { return f.contests }, HostConflicts: func() []conflicts.HostConflict { return f.hosts },
-		NotFollowed: func() []conflicts.NotFollowed { return f.notFollow }, Conflicts: func() (keys, hosts int) { return len(f.contests), len(f.hosts) },
-		Apart: func(conflicts.HostConflict) string { return f.apart }, LeftOut: func() []intake.LeftOut { return f.leftOut },
+		Conflicts: func() (keys, hosts int) { return len(f.contests), len(f.hosts) },
+		Apart:     func(conflicts.HostConflict) string { return f.apart }, LeftOut: func() []intake.LeftOut { return f.leftOut },
 		Held: func(string) ([]intake.HeldUpstream, error) { return f.held, nil }, History: func(string) ([]state.Revision, error) { return f.revisions, nil },
 		Clusters: func() []clusters.Status { return f.clusters },
 		Diff:     func(string, uint64) (upstreams.Differences, error) { f.diffs++; return f.diff, nil },

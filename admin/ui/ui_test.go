@@ -83,7 +83,7 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 	f.ups = append([]upstreams.Status{u}, evilOf[upstreams.Status]())
 	f.ready, f.clients = evilOf[admin.Readiness](), []downstream.ClientStatus{evilOf[downstream.ClientStatus]()}
 	f.clients[0].Connection = "client-7"
-	f.contests, f.hosts, f.notFollow = []conflicts.KeyConflict{evilOf[conflicts.KeyConflict]()}, []conflicts.HostConflict{evilOf[conflicts.HostConflict]()}, []conflicts.NotFollowed{evilOf[conflicts.NotFollowed]()}
+	f.contests, f.hosts = []conflicts.KeyConflict{evilOf[conflicts.KeyConflict]()}, []conflicts.HostConflict{evilOf[conflicts.HostConflict]()}
 	f.held, f.leftOut, f.revisions = []intake.HeldUpstream{evilOf[intake.HeldUpstream]()}, []intake.LeftOut{evilOf[intake.LeftOut]()}, []state.Revision{evilOf[state.Revision]()}
 	f.leftOut[0].Upstream, f.leftOut[0].Reason = "east", "rule"
 	e := evilOf[admin.Explanation]()

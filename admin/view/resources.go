@@ -3,7 +3,6 @@ package view
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -56,21 +55,6 @@ var HostConflicts = Columns[conflicts.HostConflict]{
 	text("Claimed by", Claims),
 	age("Since", func(c conflicts.HostConflict) time.Time { return c.Since }),
 	text("Not united", func(c conflicts.HostConflict) string { return c.Apart }),
-}
-
-// NotChecked are the columns of a table of resources whose hosts are not checked for conflicts.
-var NotChecked = Columns[conflicts.NotFollowed]{
-	text("Not checked", func(n conflicts.NotFollowed) string { return words.Name(n.Namespace + "/" + n.Name) }),
-	text("Kind", func(n conflicts.NotFollowed) string { return n.Kind.Kind }),
-	text("Served from", func(n conflicts.NotFollowed) string { return n.Source }),
-	number("Hosts", func(n conflicts.NotFollowed) int { return n.Hosts }),
-	text("Namespaces", func(n conflicts.NotFollowed) string {
-		if n.Namespaces == 0 {
-			return "*"
-		}
-		return strconv.Itoa(n.Namespaces)
-	}),
-	text("Reason", func(n conflicts.NotFollowed) string { return n.Reason }),
 }
 
 // maxClaims is the most claims of a host that are listed.

@@ -121,7 +121,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	}
 	debug := admin.NewDebug(admin.Views{
 		Upstreams: sources, Contests: func(...mirror.Kind) []conflicts.KeyConflict { return contested },
-		HostConflicts: func() []conflicts.HostConflict { return nil }, Events: journal, NotFollowed: func() []conflicts.NotFollowed { return nil },
+		HostConflicts: func() []conflicts.HostConflict { return nil }, Events: journal,
 		LeftOut:   func() []intake.LeftOut { return refused },
 		Resources: mirror.NewAggregate(),
 	}, clients)

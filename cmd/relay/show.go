@@ -343,7 +343,7 @@ mesh.`,
   relay conflicts --kind serviceentries -o json`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		all, err := c.Conflicts(cmd.Context(), kind)
-		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), Refused: cut(&rows, all.Refused), NotFollowed: cut(&rows, all.NotFollowed)}
+		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), Refused: cut(&rows, all.Refused)}
 		return out.rows(cmd, &rows, err, all, cliview.Conflicts(shown, time.Now()))
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "list this `kind` only")

@@ -1,8 +1,8 @@
 package conflicts
 
 import (
+	"slices"
 	"testing"
-	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -13,15 +13,17 @@ import (
 
 // TestHostsInAnotherCaseAreInConflict, of ServiceEntries and of VirtualServices, also short ones.
 func TestHostsInAnotherCaseAreInConflict(t *testing.T) {
-	h := NewHosts(time.Now)
+	w := newWorld(t, "serve", "east", "west")
 	upper := build(t, federation.ServiceEntry, "public", "consumers:cn.example.Service::.DEFAULT-GROUP.public", "east", &networking.ServiceEntry{Hosts: []string{"Consumers.DEFAULT-GROUP.public.nacos"}})
-	h.Update(nil, upper)
-	if changed := h.Update(nil, build(t, federation.ServiceEntry, "shop", "b", "west", &networking.ServiceEntry{Hosts: []string{"consumers.default-group.public.NACOS"}})); len(changed) != 1 || changed[0].Host != "consumers.default-group.public.nacos" {
-		t.Errorf("ServiceEntries: %+v", changed)
+	w.put(upper, build(t, federation.ServiceEntry, "shop", "b", "west", &networking.ServiceEntry{Hosts: []string{"consumers.default-group.public.NACOS"}}),
+		build(t, federation.VirtualService, "shop", "a", "east", &networking.VirtualService{Hosts: []string{"Reviews"}}),
+		build(t, federation.VirtualService, "shop", "b", "west", &networking.VirtualService{Hosts: []string{"REVIEWS.shop.SVC.cluster.local"}}))
+	var hosts []string
+	for _, c := range w.conflicts() {
+		hosts = append(hosts, c.Host)
 	}
-	h.Update(nil, build(t, federation.VirtualService, "shop", "a", "east", &networking.VirtualService{Hosts: []string{"Reviews"}}))
-	if changed := h.Update(nil, build(t, federation.VirtualService, "shop", "b", "west", &networking.VirtualService{Hosts: []string{"REVIEWS.shop.SVC.cluster.local"}})); len(changed) != 1 {
-		t.Errorf("VirtualServices: %+v", changed)
+	if slices.Sort(hosts); !slices.Equal(hosts, []string{"consumers.default-group.public.nacos", "reviews.shop.svc.cluster.local"}) {
+		t.Errorf("conflicts about %q", hosts)
 	}
 	if got := wire.Texts(upper.BodyValue(), 1); len(got) != 1 || got[0] != "Consumers.DEFAULT-GROUP.public.nacos" {
 		t.Errorf("the resource has the hosts %q", got)
@@ -30,12 +32,12 @@ func TestHostsInAnotherCaseAreInConflict(t *testing.T) {
 
 // TestASiblingOfAServiceIsNoRival: it has other ports of the same host.
 func TestASiblingOfAServiceIsNoRival(t *testing.T) {
-	h := NewHosts((&clock{monday}).now)
-	service := build(t, federation.ServiceEntry, "shop", "synthetic-web", "east", &networking.ServiceEntry{Hosts: []string{"web.example"}})
+	w := newWorld(t, "serve", "east")
+	w.put(build(t, federation.ServiceEntry, "shop", "synthetic-web", "east", &networking.ServiceEntry{Hosts: []string{"web.example"}}))
 	s := build(t, federation.ServiceEntry, "shop", "synthetic-web-00000001", "east", &networking.ServiceEntry{Hosts: []string{"web.example"}}).Spec()
 	s.Annotations = map[string]string{mirror.SiblingAnnotation: "synthetic-web"}
-	sibling, err := mirror.New(s)
-	if got := append(h.Update(nil, service), h.Update(nil, sibling)...); err != nil || len(got) > 0 {
-		t.Errorf("%v, %v", got, err)
+	w.put(must(mirror.New(s)))
+	if got := w.conflicts(); len(got) > 0 {
+		t.Errorf("%v", got)
 	}
 }

@@ -1,24 +1,25 @@
 package conflicts
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	"pgregory.net/rapid"
 
 	"meshrelay/federation"
+	"meshrelay/federation/merge"
 	"meshrelay/mirror"
 )
 
@@ -66,6 +67,60 @@ func serviceClaim(t testing.TB, namespace, name string, gateways, exportTo []str
 	return build(t, federation.VirtualService, namespace, name, "west", &networking.VirtualService{Hosts: hosts, Gateways: gateways, ExportTo: exportTo})
 }
 
+// world is an Aggregate with its Tracker.
+type world struct {
+	*Tracker
+	t      testing.TB
+	stores map[string]*mirror.Store
+}
+
+// newWorld returns a world of sources, in their order, and a value of hostConflicts.
+func newWorld(t testing.TB, owners string, sources ...string) *world {
+	t.Helper()
+	by, err := merge.OwnersByName(owners)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := mirror.NewAggregate()
+	a.SetOwners(by)
+	w := &world{t: t, stores: map[string]*mirror.Store{}}
+	if w.Tracker, err = Follow(a, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	var of []mirror.Source
+	for _, name := range sources {
+		w.stores[name] = mirror.NewStore()
+		of = append(of, mirror.Source{Name: name, Store: w.stores[name]})
+	}
+	a.SetSources(of)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { _ = a.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+func (w *world) put(all ...*mirror.Resource) {
+	for _, r := range all {
+		w.stores[r.Source()].Put(r)
+	}
+}
+
+func (w *world) remove(all ...*mirror.Resource) {
+	for _, r := range all {
+		w.stores[r.Source()].Remove(r.Key())
+	}
+}
+
+// conflicts returns the host conflicts once all is merged.
+func (w *world) conflicts() []HostConflict {
+	w.t.Helper()
+	if err := w.resources.CaughtUp(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	return w.HostConflicts()
+}
+
 // brief is a conflict in a line.
 func brief(conflicts []HostConflict) []string {
 	out := []string{}
@@ -73,9 +128,6 @@ func brief(conflicts []HostConflict) []string {
 		s := c.Kind.Kind + " " + c.Host + " " + c.Visibility + ":"
 		for _, claim := range c.Claims {
 			s += " " + claim.Namespace + "/" + claim.Name
-		}
-		if c.Ended {
-			s += " (ended)"
 		}
 		out = append(out, s)
 	}
@@ -115,70 +167,67 @@ func TestClaimsThatSeeOneAnotherAreInConflict(t *testing.T) {
 		{"delegates claim nothing", []*mirror.Resource{serviceClaim(t, "a", "x", nil, nil), serviceClaim(t, "a", "y", nil, nil)}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			h := NewHosts((&clock{monday}).now)
-			for _, r := range test.given {
-				h.Update(nil, r)
-			}
-			if d := cmp.Diff(test.want, brief(h.Conflicts()), cmpopts.EquateEmpty()); d != "" {
+			w := newWorld(t, "serve", "east", "west")
+			w.put(test.given...)
+			if d := cmp.Diff(test.want, brief(w.conflicts()), cmpopts.EquateEmpty()); d != "" {
 				t.Error(d)
 			}
-			for _, r := range test.given {
-				h.Update(r, nil)
-			}
-			if len(h.multi)+len(h.single) > 0 {
-				t.Errorf("something is left: %v", h)
+			w.remove(test.given...)
+			if all := w.conflicts(); len(all) > 0 {
+				t.Errorf("something is left: %v", all)
 			}
 		})
 	}
 }
 
-func TestAnUpdateReturnsTheConflictsThatItChanged(t *testing.T) {
-	c := &clock{monday}
-	h := NewHosts(c.now)
-	step := func(old, cur *mirror.Resource, want ...string) []HostConflict {
-		t.Helper()
-		c.Time = c.Add(time.Hour)
-		got := h.Update(old, cur)
-		if d := cmp.Diff(want, brief(got), cmpopts.EquateEmpty()); d != "" {
-			t.Error(d)
+// TestConflictsFollowTheClaims, and are as old as the last of them, whatever else changes.
+func TestConflictsFollowTheClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "serve", "west", "east")
+		step := func(want ...string) (since time.Duration) {
+			t.Helper()
+			got := w.conflicts()
+			if d := cmp.Diff(want, brief(got), cmpopts.EquateEmpty()); d != "" {
+				t.Error(d)
+			}
+			if len(got) > 0 {
+				since = time.Since(got[0].Since)
+			}
+			<-time.NewTimer(time.Hour).C
+			return since
 		}
-		return got
-	}
-	ax := entryClaim(t, "a", "x", []string{"."}, "db.example")
-	ay := entryClaim(t, "a", "y", []string{"."}, "db.example")
-	pub := entryClaim(t, "p", "p", nil, "db.example", "p.example")
-	step(nil, ax)
-	step(nil, ay, "ServiceEntry db.example a: a/x a/y")
-	began := c.Time
-	step(ay, ay)
-	// A resource with the same hosts and visibility changes nothing.
-	same := entryClaim(t, "a", "y", []string{"a"}, "db.example", "db.example")
-	step(ay, same)
-	more := entryClaim(t, "a", "y", []string{"."}, "db.example", "more.example")
-	step(same, more)
-	if got := h.Conflicts(); len(got) != 1 || !got[0].Since.Equal(began) {
-		t.Errorf("%+v, want since %v", got, began)
-	}
-	step(nil, pub, "ServiceEntry db.example *: a/x a/y p/p", "ServiceEntry db.example a: a/x a/y (ended)")
-	began = c.Time
-	// Another source serves the same key: a change of the same conflict.
-	spec := pub.Spec()
-	spec.Source = "west"
-	moved, err := mirror.New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := step(pub, moved, "ServiceEntry db.example *: a/x a/y p/p"); got[0].Claims[2].Source != "west" || !got[0].Since.Equal(began) {
-		t.Errorf("%+v", got)
-	}
-	step(more, nil, "ServiceEntry db.example *: a/x p/p")
-	step(nil, ay, "ServiceEntry db.example *: a/x a/y p/p")
-	step(moved, nil, "ServiceEntry db.example *: a/x a/y (ended)", "ServiceEntry db.example a: a/x a/y")
-	step(ax, nil, "ServiceEntry db.example a: a/y (ended)")
-	step(ay, nil)
-	step(ay, nil)
-	step(nil, nil)
-	step(nil, build(t, mirror.MeshConfig, "", mirror.MeshConfigName, "east", &mesh.MeshConfig{RootNamespace: "istio-system"}))
+		ax := entryClaim(t, "a", "x", []string{"."}, "db.example")
+		ay := entryClaim(t, "a", "y", []string{"."}, "db.example")
+		pub := entryClaim(t, "p", "p", nil, "db.example", "p.example")
+		w.put(ax)
+		step()
+		w.put(ay)
+		step("ServiceEntry db.example a: a/x a/y")
+		spec := ay.Spec()
+		spec.Labels = map[string]string{"a": "b"} // the same claims
+		w.put(must(mirror.New(spec)))
+		if since := step("ServiceEntry db.example a: a/x a/y"); since != time.Hour {
+			t.Errorf("a change that keeps the claims has them in conflict for %v", since)
+		}
+		w.put(pub)
+		if since := step("ServiceEntry db.example *: a/x a/y p/p"); since != 0 {
+			t.Errorf("a third claim has them in conflict for %v", since)
+		}
+		spec = pub.Spec()
+		spec.Source = "west"
+		moved := must(mirror.New(spec))
+		w.put(moved)
+		if step("ServiceEntry db.example *: a/x a/y p/p"); w.conflicts()[0].Claims[2].Source != "west" {
+			t.Errorf("the source that comes first is not named: %+v", w.conflicts())
+		}
+		w.remove(ay)
+		step("ServiceEntry db.example *: a/x p/p")
+		w.put(ay)
+		w.remove(pub, moved)
+		step("ServiceEntry db.example a: a/x a/y")
+		w.remove(ax)
+		step()
+	})
 }
 
 func TestWinnerIsNamedWhereIstiodsChoiceIsCertain(t *testing.T) {
@@ -202,22 +251,20 @@ func TestWinnerIsNamedWhereIstiodsChoiceIsCertain(t *testing.T) {
 		{"private ones come first where they are seen", []*mirror.Resource{at(tuesday, serviceClaim(t, "a", "x", nil, []string{"."}, "w.x")), at(monday, serviceClaim(t, "b", "y", nil, nil, "w.x"))}, ""},
 		{"ServiceEntries", []*mirror.Resource{at(tuesday, entryClaim(t, "a", "x", nil, "w.x")), at(monday, entryClaim(t, "b", "y", nil, "w.x"))}, ""},
 	} {
-		h := NewHosts((&clock{monday}).now)
-		for _, r := range test.given {
-			h.Update(nil, r)
-		}
-		if got := h.Conflicts(); len(got) != 1 || got[0].Winner != test.want {
+		w := newWorld(t, "serve", "west", "east")
+		w.put(test.given...)
+		if got := w.conflicts(); len(got) != 1 || got[0].Winner != test.want {
 			t.Errorf("%s: %+v", test.name, got)
 		}
 	}
 }
 
 func TestManyClaimsAreShownInPart(t *testing.T) {
-	h := NewHosts((&clock{monday}).now)
+	w := newWorld(t, "serve", "west")
 	for i := range 1000 {
-		h.Update(nil, serviceClaim(t, fmt.Sprintf("ns-%03d", i), "x", nil, nil, "w.x"))
+		w.put(serviceClaim(t, fmt.Sprintf("ns-%03d", i), "x", nil, nil, "w.x"))
 	}
-	c := h.Conflicts()[0]
+	c := w.conflicts()[0]
 	if len(c.Claims) != 64 || c.More != 936 || c.Claims[0].Namespace != "ns-000" || c.Claims[63].Namespace != "ns-063" {
 		t.Errorf("%d claims and %d more", len(c.Claims), c.More)
 	}
@@ -225,18 +272,18 @@ func TestManyClaimsAreShownInPart(t *testing.T) {
 	for i := range wide {
 		wide[i] = fmt.Sprintf("ns-%03d", i)
 	}
-	h = NewHosts((&clock{monday}).now)
-	h.Update(nil, serviceClaim(t, "a", "x", nil, wide, "w.x"))
-	if got := h.Update(nil, serviceClaim(t, "a", "y", nil, wide, "w.x")); len(got) != 1 || len(got[0].Visibility) > 200 {
+	w = newWorld(t, "serve", "west")
+	w.put(serviceClaim(t, "a", "x", nil, wide, "w.x"), serviceClaim(t, "a", "y", nil, wide, "w.x"))
+	if got := w.conflicts(); len(got) != 1 || len(got[0].Visibility) > 200 {
 		t.Errorf("%v", brief(got))
 	}
 }
 
 func TestHostConflictInJSON(t *testing.T) {
-	h := NewHosts((&clock{monday}).now)
-	h.Update(nil, serviceClaim(t, "a", "x", nil, nil, "w.x"))
-	h.Update(nil, serviceClaim(t, "b", "y", nil, nil, "w.x"))
-	conflicts := h.Conflicts()
+	w := newWorld(t, "serve", "west")
+	w.put(serviceClaim(t, "a", "x", nil, nil, "w.x"), serviceClaim(t, "b", "y", nil, nil, "w.x"))
+	conflicts := w.conflicts()
+	conflicts[0].Since = monday
 	b, err := json.Marshal(conflicts)
 	if err != nil {
 		t.Fatal(err)
@@ -251,74 +298,33 @@ func TestHostConflictInJSON(t *testing.T) {
 	if err := json.Unmarshal(b, &back); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(conflicts, back, cmpopts.IgnoreUnexported(HostConflict{})); d != "" {
+	if d := cmp.Diff(conflicts, back); d != "" {
 		t.Error(d)
 	}
 }
 
-// The conflicts depend on the present resources only, and the results of the updates add up to
-// them.
-func TestHostsAgreesWithAModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		f := failer{t: t}
-		h := NewHosts((&clock{monday}).now)
-		h.maxScoped = rapid.SampledFrom([]int{1 << 20, 2, 1}).Draw(t, "room")
-		have := map[string]*mirror.Resource{}
-		updated := map[string]string{}
-		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			ns := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "namespace")
-			name := rapid.SampledFrom([]string{"x", "y"}).Draw(t, "name")
-			old := have[ns+"/"+name]
-			var cur *mirror.Resource
-			if rapid.IntRange(0, 3).Draw(t, "remove") > 0 {
-				exportTo := rapid.SampledFrom([][]string{nil, {"*"}, {"."}, {"a", "b"}, {"."}, {"c"}, {"~"}}).Draw(t, "exportTo")
-				hosts := rapid.SliceOfN(rapid.SampledFrom([]string{"1.x", "2.x"}), 1, 2).Draw(t, "hosts")
-				cur = entryClaim(f, ns, name, exportTo, hosts...)
-				have[ns+"/"+name] = cur
-			} else {
+// TestHostConflictsAgreeWithAModel: they depend on the present resources only.
+func TestHostConflictsAgreeWithAModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		f := failer{t: rt}
+		w, have := newWorld(t, "serve", "east"), map[string]*mirror.Resource{}
+		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+			ns := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "namespace")
+			name := rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "name")
+			if rapid.IntRange(0, 3).Draw(rt, "remove") > 0 {
+				exportTo := rapid.SampledFrom([][]string{nil, {"*"}, {"."}, {"a", "b"}, {"."}, {"c"}, {"~"}}).Draw(rt, "exportTo")
+				hosts := rapid.SliceOfN(rapid.SampledFrom([]string{"1.x", "2.x"}), 1, 2).Draw(rt, "hosts")
+				have[ns+"/"+name] = entryClaim(f, ns, name, exportTo, hosts...)
+				w.put(have[ns+"/"+name])
+			} else if was := have[ns+"/"+name]; was != nil {
 				delete(have, ns+"/"+name)
+				w.remove(was)
 			}
-			for _, c := range h.Update(old, cur) {
-				for scope, claims := range byScope(c) {
-					if updated[scope] = claims; c.Ended {
-						delete(updated, scope)
-					}
-				}
+			if got, want := brief(w.conflicts()), model(f, have); !slices.Equal(got, want) {
+				rt.Fatalf("got  %q\nwant %q", got, want)
 			}
-			present := map[string]string{}
-			for _, c := range h.Conflicts() {
-				maps.Copy(present, byScope(c))
-			}
-			if d := cmp.Diff(present, updated); d != "" {
-				t.Fatalf("the updates do not add up to the conflicts: %s", d)
-			}
-			followed := maps.Clone(have)
-			for _, n := range h.NotFollowed() {
-				delete(followed, n.Namespace+"/"+n.Name)
-			}
-			if got, want := brief(h.Conflicts()), model(f, followed); !slices.Equal(got, want) {
-				t.Fatalf("got  %q\nwant %q", got, want)
-			}
-			if h.scoped > h.maxScoped {
-				t.Fatalf("%d is noted, and %d is the bound", h.scoped, h.maxScoped)
-			}
-		}
-		for _, r := range have {
-			h.Update(r, nil)
-		}
-		if len(h.multi)+len(h.single)+len(h.unfollowed)+h.scoped != 0 {
-			t.Fatalf("something is left: %v", h.multi)
 		}
 	})
-}
-
-// byScope returns the claims of a conflict by host and namespace.
-func byScope(c HostConflict) map[string]string {
-	out := map[string]string{}
-	for scope := range strings.SplitSeq(c.Visibility, ",") {
-		out[c.Host+" "+scope] = fmt.Sprint(c.Claims)
-	}
-	return out
 }
 
 // model finds the conflicts the slow way.
@@ -381,49 +387,31 @@ func line(host, scope string, keys []string) string {
 	return s
 }
 
-func TestHostsIsSafeForConcurrentUse(t *testing.T) {
-	h := NewHosts((&clock{monday}).now)
-	var wg sync.WaitGroup
-	for i := range 4 {
-		r := entryClaim(t, fmt.Sprint("ns-", i), "x", nil, "a.x", "b.x")
-		wg.Go(func() {
-			for range 200 {
-				h.Update(nil, r)
-				h.Conflicts()
-				h.Update(r, nil)
-			}
-		})
-	}
-	wg.Wait()
-	if got := h.Conflicts(); len(got) > 0 {
-		t.Error(brief(got))
-	}
-}
-
-func BenchmarkHostsUpdate(b *testing.B) {
-	h := NewHosts(time.Now)
+// BenchmarkHosts is a change of a ServiceEntry among 20,000, half of which claim one host, with its merge.
+func BenchmarkHosts(b *testing.B) {
+	w := newWorld(b, "serve", "east")
 	for i := range 10_000 {
-		h.Update(nil, entryClaim(b, "a", fmt.Sprint("x", i), nil, fmt.Sprintf("h%d.example", i)))
-		h.Update(nil, entryClaim(b, fmt.Sprint("ns", i), "x", []string{"."}, "everywhere.example"))
+		w.put(entryClaim(b, "a", fmt.Sprint("x", i), nil, fmt.Sprintf("h%d.example", i)), entryClaim(b, fmt.Sprint("ns", i), "x", []string{"."}, "everywhere.example"))
 	}
 	free := entryClaim(b, "b", "y", nil, "new.example")
-	contested := entryClaim(b, "b", "y", nil, "h7.example")
-	other := entryClaim(b, "b", "y", nil, "new.example", "more.example")
-	private := entryClaim(b, "b", "y", []string{"."}, "everywhere.example")
-	public := entryClaim(b, "b", "y", nil, "everywhere.example")
+	spec := free.Spec()
+	spec.Labels = map[string]string{"a": "b"}
 	for _, bench := range []struct {
-		name     string
-		one, two *mirror.Resource
+		name string
+		two  *mirror.Resource
 	}{
-		{"unchanged", free, free}, {"changed", free, other}, {"conflict", free, contested},
-		{"private-of-10000", free, private}, {"public-of-10000", free, public},
+		{"unchanged", must(mirror.New(spec))}, {"changed", entryClaim(b, "b", "y", nil, "more.example")}, {"conflict", entryClaim(b, "b", "y", nil, "h7.example")},
+		{"private-of-10000", entryClaim(b, "b", "y", []string{"."}, "everywhere.example")}, {"public-of-10000", entryClaim(b, "b", "y", nil, "everywhere.example")},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			h.Update(nil, bench.two)
 			b.ReportAllocs()
 			for b.Loop() {
-				h.Update(bench.two, bench.one)
-				h.Update(bench.one, bench.two)
+				for _, r := range []*mirror.Resource{free, bench.two} {
+					w.put(r)
+					if err := w.resources.CaughtUp(b.Context()); err != nil {
+						b.Fatal(err)
+					}
+				}
 			}
 		})
 	}

@@ -145,18 +145,9 @@ func split(joined string) []string {
 	return strings.Split(joined, separator)
 }
 
-// Counts returns the number of conflicts by kind and outcome.
-func (l *Keys) Counts() map[mirror.Kind]map[Outcome]int {
+// Len returns the number of conflicts.
+func (l *Keys) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := map[mirror.Kind]map[Outcome]int{}
-	for key, e := range l.entries {
-		byOutcome := out[key.Kind]
-		if byOutcome == nil {
-			byOutcome = map[Outcome]int{}
-			out[key.Kind] = byOutcome
-		}
-		byOutcome[e.result.Value().outcome()]++
-	}
-	return out
+	return len(l.entries)
 }

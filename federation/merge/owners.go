@@ -13,25 +13,23 @@ import (
 // are compared as texts: a wildcard is a host of its own. Copies of one key, and what is united, are no conflict.
 //
 // hostOwners is a mirror.Owners.
-type hostOwners struct{ reject bool }
+type hostOwners string
 
-// OwnersByName returns the mirror.Owners for a value of hostConflicts: nil for "serve". With "first", the first upstream
-// that claims a host is served, with "reject" none of them is.
+// OwnersByName returns the mirror.Owners for a value of hostConflicts. With "serve", all upstreams that claim a host are
+// served, with "first" the first one, with "reject" none of them.
 func OwnersByName(name string) (mirror.Owners, error) {
 	switch name {
-	case "", "serve":
-		return nil, nil //nolint:nilnil // there are none
-	case "first", "reject":
-		return hostOwners{reject: name == "reject"}, nil
+	case "", "serve", "first", "reject":
+		return hostOwners(name), nil
 	}
 	return nil, fmt.Errorf("unknown hostConflicts %q: want serve, first or reject", text.Abbreviate(name))
 }
 
+// Owns implements mirror.Owners.
+func (hostOwners) Owns(kind mirror.Kind) bool { return slices.Contains(federation.Owned, kind) }
+
 // Claims implements mirror.Owners. A resource that no namespace sees claims nothing.
 func (hostOwners) Claims(r *mirror.Resource, of func(mirror.Key) []string) mirror.Claims {
-	if !slices.Contains(federation.Owned, r.Kind()) {
-		return mirror.Claims{}
-	}
 	v := federation.VisibilityOf(federation.ExportTo(r), r.Namespace())
 	if !v.Public && len(v.Namespaces) == 0 {
 		return mirror.Claims{}
@@ -39,8 +37,16 @@ func (hostOwners) Claims(r *mirror.Resource, of func(mirror.Key) []string) mirro
 	return mirror.Claims{What: federation.ClaimsUnder(r, federation.DefaultDomain, nil, of), Scopes: v.Namespaces}
 }
 
-// OnlyEarlier implements mirror.Owners.
-func (o hostOwners) OnlyEarlier() bool { return !o.reject }
+// Yielding implements mirror.Owners.
+func (o hostOwners) Yielding() mirror.Yielding {
+	switch o {
+	case "first":
+		return mirror.LaterYield
+	case "reject":
+		return mirror.AllYield
+	}
+	return mirror.NoneYields
+}
 
 // Yields implements mirror.Owners. A VirtualService, route or DestinationRule also yields to a ServiceEntry: it would change how
 // the host of that is reached. A ServiceEntry yields to no rule about its host.
@@ -50,9 +56,5 @@ func (hostOwners) Yields(kind, to mirror.Kind) bool {
 
 // Reason implements mirror.Owners.
 func (o hostOwners) Reason(_, other *mirror.Resource, host string) string {
-	setting := "first"
-	if o.reject {
-		setting = "reject"
-	}
-	return fmt.Sprintf("host %s is also claimed by %s from %s (hostConflicts: %s)", text.Abbreviate(host), other.Key(), other.Source(), setting)
+	return fmt.Sprintf("host %s is also claimed by %s from %s (hostConflicts: %s)", text.Abbreviate(host), other.Key(), other.Source(), string(o))
 }

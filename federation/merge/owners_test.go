@@ -29,13 +29,15 @@ func TestKindsThatReachAServiceClaimItsHosts(t *testing.T) {
 		"a rule of workloads":         {item{kind: federation.DestinationRule, body: &networking.DestinationRule{Host: "a.b", ExportTo: []string{"~"}, WorkloadSelector: &selector.WorkloadSelector{}}}, []string{"a.b"}, []string{"shop"}},
 		"a rule with ~ and others":    {item{kind: federation.DestinationRule, body: &networking.DestinationRule{Host: "a.b", ExportTo: []string{"~", "x"}}}, []string{"a.b"}, []string{"x"}},
 		"a rule that nobody sees":     {item{kind: federation.DestinationRule, body: &networking.DestinationRule{Host: "a.b", ExportTo: []string{"~"}}}, nil, nil},
-		"a Gateway claims none":       {item{kind: mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}, body: &networking.Gateway{Servers: []*networking.Server{{Hosts: []string{"*"}}}}}, nil, nil},
 		"a delegate has none to give": {item{kind: federation.VirtualService, body: &networking.VirtualService{}}, nil, nil},
 	} {
 		tc.item.namespace, tc.item.name = "shop", "a"
 		if got := owners.Claims(tc.item.build(t), nil); !slices.Equal(got.What, tc.what) || !slices.Equal(got.Scopes, tc.scopes) {
 			t.Errorf("%s: %+v", name, got)
 		}
+	}
+	if owners.Owns(mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}) || !owners.Owns(federation.DestinationRule) {
+		t.Error("other kinds own hosts")
 	}
 	if _, err := OwnersByName("last"); err == nil {
 		t.Error("an unknown value is taken")

@@ -34,11 +34,11 @@ const own = "."
 
 var (
 	scenarios  = judge{"./upstreams", "^TestScenarios$"}
-	federation = []string{"./federation", "./federation/conflicts", "./federation/filter", "./federation/merge", "./federation/rewrite", "./federation/services", "./federation/tracker"}
+	federation = []string{"./federation", "./federation/conflicts", "./federation/filter", "./federation/merge", "./federation/rewrite", "./federation/services"}
 	groups     = []group{
 		{[]string{"./upstreams/intake"}, []judge{{own, "."}, scenarios}},
 		{federation, []judge{{own, "."}, {"./mirror", "."}, scenarios}},
-		{[]string{"./mirror"}, []judge{{own, "."}, {"./federation/tracker", "."}, scenarios}},
+		{[]string{"./mirror"}, []judge{{own, "."}, {"./federation/conflicts", "."}, scenarios}},
 		{[]string{"./downstream/subscription"}, []judge{{own, "."}, {"./downstream", "Model"}}},
 		{[]string{"./sink/plan"}, []judge{{own, "."}}},
 	}

@@ -92,9 +92,5 @@ func Conflicts(all admin.Conflicts, now time.Time) string {
 		p.WriteString("\n")
 		p.table(tableOf(view.LeftOut, all.Refused, now))
 	}
-	if len(all.NotFollowed) > 0 {
-		p.WriteString("\n")
-		p.table(tableOf(view.NotChecked, all.NotFollowed, now))
-	}
 	return p.String()
 }

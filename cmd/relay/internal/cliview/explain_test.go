@@ -45,16 +45,6 @@ func TestExplainNamesEachSinkWithWhatItHasWritten(t *testing.T) {
 	}
 }
 
-func TestConfigsThatAreNotFollowedAreListed(t *testing.T) {
-	all := admin.Conflicts{NotFollowed: []conflicts.NotFollowed{
-		{Key: mirror.Key{Kind: mirror.Kind{Group: "a", Kind: "B"}, Namespace: "c", Name: "d"}, Source: "east", Hosts: 2000, Namespaces: 3000, Reason: "too many"},
-	}}
-	want := "NOT CHECKED   KIND   SERVED FROM   HOSTS   NAMESPACES   REASON\nc/d           B      east          2000    3000         too many\n"
-	if got := Plain(Conflicts(all, time.Now())); !strings.HasSuffix(got, want) {
-		t.Errorf("got\n%s\nwant at the end\n%s", got, want)
-	}
-}
-
 func TestExplainNamesAResourceWithoutNamespaceByItsNameAlone(t *testing.T) {
 	e := admin.Explanation{Key: mirror.Key{Kind: mirror.MeshConfig, Name: "mesh"}, Outcome: admin.Missing}
 	if got := Plain(Explain(e, false, time.Now())); !strings.HasPrefix(got, "core/MeshConfig mesh: no upstream has it.") {

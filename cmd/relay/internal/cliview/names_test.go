@@ -36,7 +36,7 @@ func TestNamesThatKubernetesRefusesAreQuoted(t *testing.T) {
 		"held":     {Held([]intake.HeldUpstream{{Upstream: "east", Deletions: []intake.HeldDeletion{{Kind: kind.String(), Namespace: odd.Namespace, Name: odd.Name}}}}, testNow), []string{ns, name}},
 		"conflicts": {
 			Conflicts(admin.Conflicts{
-				Keys: []conflicts.KeyConflict{{Key: odd}}, Hosts: []conflicts.HostConflict{{Host: "a", Claims: claims}}, NotFollowed: []conflicts.NotFollowed{{Key: odd}},
+				Keys: []conflicts.KeyConflict{{Key: odd}}, Hosts: []conflicts.HostConflict{{Host: "a", Claims: claims}},
 			}, testNow), []string{ns, name, full + " from east", full + "   ServiceEntry"},
 		},
 		"plan":    {Plan(changes, view.AllDiffs, changes.Changes), []string{ns, name, full}},

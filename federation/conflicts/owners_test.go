@@ -1,7 +1,6 @@
-package tracker
+package conflicts
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,7 +9,6 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
-	"meshrelay/federation/conflicts"
 	"meshrelay/federation/merge"
 	"meshrelay/mirror"
 )
@@ -18,30 +16,23 @@ import (
 // TestAResourceWhoseHostIsOfOthersIsListed, also with one copy, until it is served.
 func TestAResourceWhoseHostIsOfOthersIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, owner, taker, tr := mirror.NewAggregate(), mirror.NewStore(), mirror.NewStore(), New(slog.New(slog.DiscardHandler))
-		if err := tr.Follow(a); err != nil {
-			t.Fatal(err)
-		}
-		a.SetSources([]mirror.Source{{Name: "owner", Store: owner}, {Name: "east", Store: taker}}) // claim makes resources of east
-		owners, err := merge.OwnersByName("first")
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.SetOwners(owners)
-		go a.Run(t.Context()) //nolint:errcheck // it returns nil
-		mine := claim(t, federation.ServiceEntry, "bank", &networking.ServiceEntry{Hosts: []string{"pay.example"}})
-		mine, err = mirror.New(func() mirror.Spec { s := mine.Spec(); s.Source = "owner"; return s }())
-		if err != nil {
-			t.Fatal(err)
-		}
-		taken := claim(t, federation.VirtualService, "team", &networking.VirtualService{Hosts: []string{"Pay.example"}, Gateways: []string{"team/gw"}})
+		w := newWorld(t, "first", "owner", "east")
+		a, owner, taker, tr := w.resources, w.stores["owner"], w.stores["east"], w.Tracker
+		mine := build(t, federation.ServiceEntry, "bank", "x", "east", &networking.ServiceEntry{Hosts: []string{"pay.example"}})
+		mine = must(mirror.New(func() mirror.Spec { s := mine.Spec(); s.Source = "owner"; return s }()))
+		taken := build(t, federation.VirtualService, "team", "x", "east", &networking.VirtualService{Hosts: []string{"Pay.example"}, Gateways: []string{"team/gw"}})
+		gateway := build(t, mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}, "team", "gw", "east", &networking.Gateway{Servers: []*networking.Server{{Hosts: []string{"pay.example"}}}})
 		owner.Put(mine)
 		taker.Put(taken)
+		taker.Put(gateway)
 		synctest.Wait()
 		all := tr.KeyConflicts()
-		if len(all) != 1 || all[0].Outcome != conflicts.Unowned || all[0].Winner != "" || len(all[0].Losers) != 1 || all[0].Losers[0] != "east" ||
+		if len(all) != 1 || all[0].Outcome != Unowned || all[0].Winner != "" || len(all[0].Losers) != 1 || all[0].Losers[0] != "east" ||
 			all[0].Reason != "host pay.example is also claimed by networking.istio.io/ServiceEntry bank/x from owner (hostConflicts: first)" {
 			t.Errorf("%+v", all)
+		}
+		if a.Get(gateway.Key()) == nil {
+			t.Error("a kind that owns no hosts yields")
 		}
 		owner.Remove(mine.Key())
 		synctest.Wait()
@@ -64,17 +55,17 @@ func TestRoutesAreJudgedByTheHostsOfTheirParentsAsMerged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := claim(t, mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "HTTPRoute"}, "shop", spec).Spec()
+		s := build(t, mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "HTTPRoute"}, "shop", "x", "east", spec).Spec()
 		s.Name, s.Source = name, source
 		return must(mirror.New(s))
 	}
 	entry := func(source, name, host string) *mirror.Resource {
-		s := claim(t, federation.ServiceEntry, "shop", &networking.ServiceEntry{Hosts: []string{host}}).Spec()
+		s := build(t, federation.ServiceEntry, "shop", "x", "east", &networking.ServiceEntry{Hosts: []string{host}}).Spec()
 		s.Name, s.Source = name, source
 		return must(mirror.New(s))
 	}
 	service := func(source, name string, gateways ...string) *mirror.Resource {
-		s := claim(t, federation.VirtualService, "shop", &networking.VirtualService{Hosts: []string{"pay.example"}, Gateways: gateways}).Spec()
+		s := build(t, federation.VirtualService, "shop", "x", "east", &networking.VirtualService{Hosts: []string{"pay.example"}, Gateways: gateways}).Spec()
 		s.Name, s.Source = name, source
 		return must(mirror.New(s))
 	}
@@ -97,17 +88,12 @@ func TestRoutesAreJudgedByTheHostsOfTheirParentsAsMerged(t *testing.T) {
 	} {
 		for _, owned := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				stores := map[string]*mirror.Store{"east": mirror.NewStore(), "west": mirror.NewStore()}
-				a, tr := mirror.NewAggregate(), New(slog.New(slog.DiscardHandler))
-				if err := tr.Follow(a); err != nil {
-					t.Fatal(err)
-				}
-				a.SetSources([]mirror.Source{{Name: "east", Store: stores["east"]}, {Name: "west", Store: stores["west"]}})
-				owners := must(merge.OwnersByName("first"))
+				setting := "serve"
 				if owned {
-					a.SetOwners(owners)
+					setting = "first"
 				}
-				go a.Run(t.Context()) //nolint:errcheck // it returns nil
+				w := newWorld(t, setting, "east", "west")
+				a, stores, tr := w.resources, w.stores, w.Tracker
 				for _, r := range tc.given {
 					stores[r.Source()].Put(r)
 				}
@@ -123,11 +109,11 @@ func TestRoutesAreJudgedByTheHostsOfTheirParentsAsMerged(t *testing.T) {
 				if got := strings.Join(hosts, " "); got != tc.want && !owned || got != "" && owned {
 					t.Errorf("%s: conflicts about %q, want %q, owned: %v", name, got, tc.want, owned)
 				}
-				a.SetOwners(owners)
+				a.SetOwners(must(merge.OwnersByName("first")))
 				synctest.Wait()
 				lost := 0
 				for _, k := range tr.KeyConflicts() {
-					if k.Outcome == conflicts.Unowned && k.Namespace+"/"+k.Name == "shop/b" {
+					if k.Outcome == Unowned && k.Namespace+"/"+k.Name == "shop/b" {
 						lost++
 					}
 				}

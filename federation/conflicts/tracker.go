@@ -1,0 +1,77 @@
+// Package conflicts finds where the upstreams of an Aggregate disagree: the keys that several of them have, and the hosts
+// that several served resources claim. It does not resolve conflicts: package merge and istiod do. It must not know who
+// reads them.
+package conflicts
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/internal/loglimit"
+	"meshrelay/mirror"
+)
+
+// logBurst is the number of panics that are logged at once. After that, one is logged each logEvery.
+const (
+	logBurst = 20
+	logEvery = 10 * time.Second
+)
+
+// Tracker tells the conflicts of an Aggregate, and counts its panics. It is a prometheus.Collector. Its methods may be
+// called from any goroutine.
+type Tracker struct {
+	keys      *Keys
+	resources *mirror.Aggregate
+	log       *slog.Logger
+	limit     *loglimit.Limit
+	panics    atomic.Uint64
+}
+
+// Follow returns the Tracker of an Aggregate. It fails once the Aggregate runs.
+func Follow(a *mirror.Aggregate, log *slog.Logger) (*Tracker, error) {
+	t := &Tracker{keys: NewKeys(time.Now), resources: a, log: log, limit: loglimit.New(logBurst, logEvery)}
+	if err := a.RegisterPanicHandler(t.panicked); err != nil {
+		return nil, err
+	}
+	return t, a.RegisterHandler(t.update)
+}
+
+func (t *Tracker) update(c mirror.Change) {
+	if c.Key.Kind.Singleton() {
+		return // each upstream has one for its own mesh (PROTOCOL C22)
+	}
+	r := c.Resolution
+	if r == nil {
+		r = &mirror.Resolution{} // one copy at most
+	}
+	t.keys.Update(c.Key, r.Copies, r.Decision, r.Yields != "")
+}
+
+// panicked counts a panic of the Aggregate or its handlers, and logs it with its stack.
+func (t *Tracker) panicked(key mirror.Key, p *mirror.Panic) {
+	t.limit.Log(t.log, slog.LevelError, "panic while merging a resource", "resource", key, "panic", p.Value, "panics", t.panics.Add(1), "stack", p.Stack)
+}
+
+// KeyConflicts returns the keys that several sources have, of some kinds or of all.
+func (t *Tracker) KeyConflicts(kinds ...mirror.Kind) []KeyConflict { return t.keys.List(kinds...) }
+
+// HostConflicts returns the hosts that several resources claim.
+func (t *Tracker) HostConflicts() []HostConflict { return hostConflicts(t.resources.Contests()) }
+
+// Counts returns how many keys several sources have, and how many hosts several keys claim.
+func (t *Tracker) Counts() (keys, hosts int) { return t.keys.Len(), len(t.HostConflicts()) }
+
+var panicsDesc = prometheus.NewDesc("relay_merge_panics_total", "Panics while a resource was merged, or a handler was called for it.", nil, nil)
+
+// Describe implements prometheus.Collector.
+func (t *Tracker) Describe(ch chan<- *prometheus.Desc) {
+	ch <- panicsDesc
+}
+
+// Collect implements prometheus.Collector.
+func (t *Tracker) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(panicsDesc, prometheus.CounterValue, float64(t.panics.Load()))
+}
