@@ -3,6 +3,7 @@ package kube
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -46,54 +47,66 @@ func hasWide(m protoreflect.Message) (has bool) {
 
 // numbers writes the integers of 64 bits in the JSON of a message as numbers.
 func numbers(encoded []byte, m protoreflect.MessageDescriptor) ([]byte, error) {
-	var value map[string]any
-	d := json.NewDecoder(bytes.NewReader(encoded))
-	d.UseNumber()
-	if err := d.Decode(&value); err != nil {
-		return nil, err
-	}
-	numbersIn(value, m)
-	return json.Marshal(value)
+	return replaceValues(encoded, m, func(v any, of protoreflect.FieldDescriptor) any {
+		if text, ok := v.(string); ok && wide(of) {
+			return json.Number(text)
+		}
+		return v
+	})
 }
 
-func numbersIn(fields map[string]any, m protoreflect.MessageDescriptor) {
+// replaceValues replaces the values in the JSON of a message that are no objects: those of fields, and of their lists and maps.
+// What a message of google.protobuf has stays.
+func replaceValues(encoded []byte, m protoreflect.MessageDescriptor, by func(v any, of protoreflect.FieldDescriptor) any) ([]byte, error) {
+	var fields map[string]any
+	d := json.NewDecoder(bytes.NewReader(encoded))
+	d.UseNumber()
+	if err := d.Decode(&fields); err != nil {
+		return nil, err
+	}
+	replaceIn(fields, m, by)
+	return json.Marshal(fields)
+}
+
+func replaceIn(fields map[string]any, m protoreflect.MessageDescriptor, by func(any, protoreflect.FieldDescriptor) any) {
+	if m == nil || strings.HasPrefix(string(m.FullName()), "google.protobuf.") {
+		return
+	}
 	for name, v := range fields {
 		field := fieldOf(m, name)
 		if field == nil {
-			continue // a google.protobuf.Struct has its own
+			continue
 		}
-		of := field
-		if field.IsMap() {
-			of = field.MapValue()
+		if !field.IsMap() {
+			fields[name] = replaced(v, field, by)
+			continue
 		}
-		switch all := v.(type) {
-		case []any:
-			for i, v := range all {
-				all[i] = numberOf(v, of)
-			}
-		case map[string]any:
-			if !field.IsMap() {
-				numbersIn(all, of.Message())
-				continue
-			}
-			for k, v := range all {
-				all[k] = numberOf(v, of)
-			}
-		default:
-			fields[name] = numberOf(v, of)
+		all, _ := v.(map[string]any)
+		for key, v := range all {
+			all[key] = replaced(v, field.MapValue(), by)
 		}
 	}
 }
 
-// numberOf returns the JSON of one element of a field, with numbers.
-func numberOf(v any, field protoreflect.FieldDescriptor) any {
-	switch is := v.(type) {
-	case string:
-		if wide(field) {
-			return json.Number(is)
-		}
+// fieldOf returns the field of a message that a JSON key names, nil for none.
+func fieldOf(message protoreflect.MessageDescriptor, key string) protoreflect.FieldDescriptor {
+	if field := message.Fields().ByJSONName(key); field != nil {
+		return field
+	}
+	return message.Fields().ByTextName(key)
+}
+
+// replaced returns a value of a field, with what is in it replaced.
+func replaced(v any, of protoreflect.FieldDescriptor, by func(any, protoreflect.FieldDescriptor) any) any {
+	switch all := v.(type) {
 	case map[string]any:
-		numbersIn(is, field.Message())
+		replaceIn(all, of.Message(), by)
+	case []any:
+		for i, v := range all {
+			all[i] = replaced(v, of, by)
+		}
+	default:
+		return by(v, of)
 	}
 	return v
 }
