@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshrelay/internal/testing/await"
-	"meshrelay/internal/testing/fakenet"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -175,7 +174,7 @@ func TestAProxyIsUsed(t *testing.T) {
 		return
 	}
 	s := fakexds.Start(t, &fakexds.Server{})
-	w := fakenet.Start(t, s.Addr)
+	w := startProxy(t, s.Addr)
 	asked := make(chan *http.Request, 1)
 	proxy := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, req *http.Request) {
 		conn, rest, err := out.(http.Hijacker).Hijack()

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"meshrelay/internal/testing/fakenet"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -60,7 +59,7 @@ func TestABadAddressIsLeftForTheNext_C16(t *testing.T) {
 	fails := func(err error) func(*testing.T, *network) string {
 		return serve(func(s *fakexds.Server) { s.Fail(err) })
 	}
-	wire := func(t *testing.T, nw *network) *fakenet.Proxy {
+	wire := func(t *testing.T, nw *network) *netProxy {
 		s := nw.serve(t, "behind the wire", &fakexds.Server{})
 		s.Set(seURL, large("shop/a", 1<<20))
 		return nw.between(t, "bad", s)

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
-	"meshrelay/internal/testing/fakenet"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -54,9 +53,9 @@ func (n *network) serve(t *testing.T, address string, s *fakexds.Server) *fakexd
 }
 
 // between starts a proxy at an address, in front of a server.
-func (n *network) between(t *testing.T, address string, s *fakexds.Server) *fakenet.Proxy {
+func (n *network) between(t *testing.T, address string, s *fakexds.Server) *netProxy {
 	t.Helper()
-	p := fakenet.Between(t, n.listen(address), func() (net.Conn, error) { return n.dial(context.Background(), s.Addr) })
+	p := proxyBetween(t, n.listen(address), func() (net.Conn, error) { return n.dial(context.Background(), s.Addr) })
 	p.Addr = address
 	return p
 }

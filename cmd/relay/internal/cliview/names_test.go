@@ -37,7 +37,7 @@ func TestNamesThatKubernetesRefusesAreQuoted(t *testing.T) {
 		"conflicts": {
 			Conflicts(admin.Conflicts{
 				Keys: []conflicts.KeyConflict{{Key: odd}}, Hosts: []conflicts.HostConflict{{Host: "a", Claims: claims}},
-			}, testNow), []string{ns, name, full + " from east", full + "   ServiceEntry"},
+			}, testNow), []string{ns, name, full + " from east"},
 		},
 		"plan":    {Plan(changes, view.AllDiffs, changes.Changes), []string{ns, name, full}},
 		"diff":    {Diff(changes, "a", "b", view.NoDiffs), []string{ns, name}},

@@ -1,7 +1,4 @@
-// Package fakenet is a network for tests: a proxy that can be slow, stall, or end connections.
-//
-// The package is for tests only.
-package fakenet
+package adsclient
 
 import (
 	"context"
@@ -13,8 +10,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Proxy forwards connections to a server. Its methods may be called from any goroutine.
-type Proxy struct {
+// netProxy forwards connections to a server. Its methods may be called from any goroutine.
+type netProxy struct {
 	Addr  string        // of the proxy, host:port for one on loopback
 	Pace  *rate.Limiter // of bytes from the server; nil: no limit. Set it before the first connection.
 	After atomic.Int64  // number of bytes from the server to forward before connections stall
@@ -27,22 +24,22 @@ type Proxy struct {
 	work sync.WaitGroup
 }
 
-// Start returns a proxy on loopback in front of a server. It ends with the test.
-func Start(t testing.TB, to string) *Proxy {
+// startProxy returns a proxy on loopback in front of a server. It ends with the test.
+func startProxy(t testing.TB, to string) *netProxy {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Between(t, lis, func() (net.Conn, error) { return net.Dial("tcp", to) })
+	return proxyBetween(t, lis, func() (net.Conn, error) { return net.Dial("tcp", to) })
 }
 
-// Between returns a proxy between a listener, which it closes, and a server that dial connects to. Both may
+// proxyBetween returns a proxy between a listener, which it closes, and a server that dial connects to. Both may
 // be in memory. It ends with the test.
-func Between(t testing.TB, lis net.Listener, dial func() (net.Conn, error)) *Proxy {
+func proxyBetween(t testing.TB, lis net.Listener, dial func() (net.Conn, error)) *netProxy {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Proxy{Addr: lis.Addr().String(), dial: dial, ctx: ctx, open: map[net.Conn]bool{}}
+	p := &netProxy{Addr: lis.Addr().String(), dial: dial, ctx: ctx, open: map[net.Conn]bool{}}
 	p.After.Store(1 << 60)
 	p.work.Go(func() {
 		for {
@@ -64,10 +61,10 @@ func Between(t testing.TB, lis net.Listener, dial func() (net.Conn, error)) *Pro
 
 // Freeze stops forwarding. The kernel still acknowledges data, as for a server whose process is
 // stopped.
-func (p *Proxy) Freeze() { p.After.Store(0) }
+func (p *netProxy) Freeze() { p.After.Store(0) }
 
 // Cut closes all connections.
-func (p *Proxy) Cut() {
+func (p *netProxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.open {
@@ -75,13 +72,13 @@ func (p *Proxy) Cut() {
 	}
 }
 
-func (p *Proxy) hold(c net.Conn) {
+func (p *netProxy) hold(c net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.open[c] = true
 }
 
-func (p *Proxy) drop(c net.Conn) {
+func (p *netProxy) drop(c net.Conn) {
 	c.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +86,7 @@ func (p *Proxy) drop(c net.Conn) {
 }
 
 // Carry forwards a connection that the caller has accepted, until it ends.
-func (p *Proxy) Carry(client net.Conn) {
+func (p *netProxy) Carry(client net.Conn) {
 	p.hold(client)
 	defer p.drop(client)
 	server, err := p.dial()
@@ -104,7 +101,7 @@ func (p *Proxy) Carry(client net.Conn) {
 	both.Wait()
 }
 
-func (p *Proxy) copy(to, from net.Conn, fromServer bool) {
+func (p *netProxy) copy(to, from net.Conn, fromServer bool) {
 	buf := make([]byte, 512)
 	for {
 		n, err := from.Read(buf)
