@@ -127,8 +127,8 @@ func (s *stream) subscribe(again bool) error {
 // type waits: servers ignore all but the ACK of their last response.
 func (s *stream) confirm(first any) error {
 	waiting := []*discoveryv3.DiscoveryRequest{first.(*discoveryv3.DiscoveryRequest)}
-	for _, m := range s.out.all() {
-		waiting = append(waiting, m.(*discoveryv3.DiscoveryRequest))
+	for range len(s.out) {
+		waiting = append(waiting, (<-s.out).(*discoveryv3.DiscoveryRequest))
 	}
 	for i, req := range waiting {
 		outdated := func(later *discoveryv3.DiscoveryRequest) bool { return later.TypeUrl == req.TypeUrl }

@@ -38,7 +38,9 @@ func (s *stream) read() (answered bool, err error) {
 		if ack == nil {
 			continue
 		}
-		if !s.out.add(ack) {
+		select {
+		case s.out <- ack:
+		default:
 			return answered, errUnread
 		}
 	}

@@ -125,7 +125,7 @@ type stream struct {
 	grpc     grpc.ClientStream
 	peer     func() (Peer, error) // waits for the headers
 	greet    func() error         // waits for the headers and handles them; an error ends the stream
-	out      *acks                // for the writer
+	out      chan proto.Message   // acknowledgements for the writer
 	// accepted is the version of the last accepted response, by subscribed type.
 	accepted map[string]string
 	// mu guards waiting and silent. It is held during calls of the handler.
@@ -166,7 +166,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	}
 	s.setHeaders()
 	s.accepted, s.complete, s.subscriptions = map[string]string{}, map[string]bool{}, map[string]*subscription{}
-	s.out = newAcks()
+	s.out = make(chan proto.Message, acksWaiting)
 	s.types = s.client.cfg.TypeURLs(false)
 	var first []proto.Message
 	meets := s.protocol == Delta || s.client.cfg.MeetFirst
@@ -311,10 +311,8 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.out.more:
-			if m := s.out.next(); m != nil {
-				err = confirm(m)
-			}
+		case m := <-s.out:
+			err = confirm(m)
 		case <-names:
 			err = s.subscribe(false)
 		case <-repeat:
