@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-multierror"
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/config"
 	"meshrelay/events"
@@ -405,6 +406,19 @@ func (m *Manager) Refuses(name string) func(served mirror.Key) bool {
 		return func(mirror.Key) bool { return false }
 	}
 	return locked(u, (*intake.Intake).Refuses)
+}
+
+// Report writes the condition of the object of a served resource, as Reporter.
+func (m *Manager) Report(ctx context.Context, upstream string, served mirror.Key, c metav1.Condition) (told bool, err error) {
+	for _, u := range m.all() {
+		source, is := u.source.(Reporter)
+		for _, t := range locked(u.upstream, func(in *intake.Intake) []intake.Trace { return in.Trace(served) }) {
+			if is && u.cfg.Name == upstream && t.Key == served && t.Resource != nil {
+				return source.Report(ctx, t.Original, c)
+			}
+		}
+	}
+	return false, nil
 }
 
 // LeftOut returns the resources that are left out, by upstream in order of priority.

@@ -6,9 +6,11 @@ import (
 	"log/slog"
 
 	"github.com/zeebo/xxh3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
+	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 )
 
@@ -41,6 +43,13 @@ type Limited interface {
 	// Limit sets the limits for what the source reads from now on. If there is more room than before, the
 	// source reads what it refused again. Limit may be called at any time, from any goroutine.
 	Limit(config.Limits)
+}
+
+// Reporter is a Source that can write a condition into the status of an object. Any goroutine may call its methods.
+type Reporter interface {
+	// Report writes a condition, unless the object has it, or status True for its content. It sets the type, the time and the
+	// generation. told is false if the object has another content than the relay.
+	Report(ctx context.Context, key mirror.Key, c metav1.Condition) (told bool, err error)
 }
 
 // Feed takes the events of a source. Its methods may be called from any goroutine.

@@ -17,7 +17,10 @@ func ReadJSON(path string, limit int64, into any) error {
 	if info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("%s: %w", path, ErrOthers)
 	}
-	return json.NewDecoder(io.LimitReader(f, limit)).Decode(into)
+	if err := json.NewDecoder(io.LimitReader(f, limit)).Decode(into); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 // ReplaceJSON is Replace with an encoded value.

@@ -38,19 +38,14 @@ func (in *Intake) isAddressed(r, original *mirror.Resource, relay bool) bool {
 	if r.Kind() != federation.ServiceEntry {
 		return false
 	}
-	if original == nil {
-		original = r
-	}
+	original = cmp.Or(original, r)
 	return in.isRegistry() || (in.rules.discovering() || relay) && in.rules.isMade(original) || in.rules.selects(original)
 }
 
 // isMade reports whether the endpoints of a ServiceEntry decide which of its ports are served. original is as in
 // isAddressed.
 func (in *Intake) isMade(r, original *mirror.Resource) bool {
-	if original == nil {
-		original = r
-	}
-	return !in.isRegistry() && in.rules.isMade(original)
+	return !in.isRegistry() && in.rules.isMade(cmp.Or(original, r))
 }
 
 // keep has a registry's ServiceEntry served without endpoints for a time, in place of its deletion. It reports
@@ -305,10 +300,8 @@ func (in *Intake) present(records []state.Record) []state.Record {
 	}
 	out := slices.Clone(records)
 	for i := range out {
-		r, original := out[i].Resource, out[i].Original
-		if original == nil {
-			original = r
-		}
+		r := out[i].Resource
+		original := cmp.Or(out[i].Original, r)
 		if !in.isAddressed(r, original, in.rules.believed(original)) {
 			continue
 		}

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -171,10 +172,7 @@ func (im *Rules) keyOf(k mirror.Key) mirror.Key { return im.rewriter.Key(k) }
 
 // admits reports whether a record from disk has a namespace, or needs none.
 func (im *Rules) admits(r state.Record) bool {
-	original := r.Original
-	if original == nil {
-		original = r.Resource
-	}
+	original := cmp.Or(r.Original, r.Resource)
 	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesNamespace(original.Kind(), original.Namespace())
 }
 

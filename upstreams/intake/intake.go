@@ -208,7 +208,7 @@ func (in *Intake) due() time.Time {
 			wake = t
 		}
 	}
-	in.endGraces(func(k *kind) bool { return !in.now.Before(k.graceUntil) })
+	in.endGraces(0)
 	in.expire()
 	in.endKeeping(later)
 	if len(in.leaving) > 0 || in.held != nil {

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -72,10 +73,7 @@ func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	case o.record != nil && o.scope != nil && in.isAddressed(r, o.record.original, o.record.relayed):
 		// It is frozen, with the endpoints of the record.
 		*out = in.rules.kept(o.scope, o.record)
-		if out.Original == nil {
-			out.Original = out.Resource
-		}
-		out.Resource, out.Hash = r, [16]byte{}
+		out.Original, out.Resource, out.Hash = cmp.Or(out.Original, out.Resource), r, [16]byte{}
 	case o.saved != nil && o.saved.Resource.Equal(r):
 		*out = *o.saved
 	}

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"maps"
@@ -388,10 +389,7 @@ func (in *Intake) scopesOf(records []state.Record) []*scope {
 // when the rules leave the record out; it is not set while the record waits for its endpoints.
 func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror.Key, judged bool) {
 	served = r.Resource.Key()
-	original := r.Original
-	if original == nil {
-		original = r.Resource
-	}
+	original := cmp.Or(r.Original, r.Resource)
 	if !same {
 		original = in.judgeProvenance(original)
 	}

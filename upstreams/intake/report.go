@@ -96,7 +96,7 @@ func (in *Intake) reportRefused(sc *scope) {
 	}
 	for t, n := range byType {
 		name := first[t]
-		what := sc.Name + " " + abbreviate(name)
+		what := sc.Name + " " + text.Abbreviate(name)
 		if n > 1 {
 			what = fmt.Sprintf("%s and %d more", what, n-1)
 		}

@@ -127,10 +127,7 @@ func (in *Intake) reroot(out *Result) {
 
 // rejudge imports the content of a record again.
 func (in *Intake) rejudge(sc *scope, rec *record, name string, out *Result) {
-	r := rec.original
-	if r == nil {
-		r = rec.resource
-	}
+	r := cmp.Or(rec.original, rec.resource)
 	if r == nil {
 		return
 	}

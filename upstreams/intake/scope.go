@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -113,12 +114,7 @@ func (r *record) since() time.Time {
 }
 
 // name returns the name of a record with content, as the source has it.
-func (r *record) name() string {
-	if r.original != nil {
-		return r.original.FullName()
-	}
-	return r.resource.FullName()
-}
+func (r *record) name() string { return cmp.Or(r.original, r.resource).FullName() }
 
 // size returns how many bytes a record holds.
 func (r *record) size() (n int) {
@@ -260,12 +256,12 @@ func (sc *scope) setLeftOut(rec *record, why leftOut) {
 // refuse notes that the newest content of a name is refused.
 func (in *Intake) refuse(sc *scope, name string, err error, out *Result) {
 	if len(out.Refused) < maxNamed {
-		out.Refuse(sc.Name+" "+abbreviate(name), err)
+		out.Refuse(sc.Name+" "+text.Abbreviate(name), err)
 	} else {
 		out.RefusedTotal++ // format nothing: there may be millions
 	}
 	if len(name) > maxKeptName {
-		name = abbreviate(name)
+		name = text.Abbreviate(name)
 	}
 	in.forgive(sc, name)
 	reason := text.Shorten(err.Error(), maxReason)

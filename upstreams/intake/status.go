@@ -7,6 +7,7 @@ import (
 
 	"meshrelay/federation"
 	"meshrelay/federation/filter"
+	"meshrelay/internal/text"
 	"meshrelay/state"
 )
 
@@ -155,7 +156,7 @@ func (in *Intake) describeScopes(st *Status) {
 				over++
 			}
 			if len(st.Refused) < maxRefused {
-				st.Refused = append(st.Refused, Refusal{Resource: sc.Name + " " + abbreviate(name), Reason: reason})
+				st.Refused = append(st.Refused, Refusal{Resource: sc.Name + " " + text.Abbreviate(name), Reason: reason})
 			}
 		}
 		st.RefusedTotal += len(sc.refused) + sc.moreRefused

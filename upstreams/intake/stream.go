@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meshrelay/events"
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -35,9 +36,7 @@ func (in *Intake) startStream(number uint64) {
 	in.syncing, in.opening, in.openedAt = true, true, number
 }
 
-func (e Closed) step(in *Intake, _ *Output) {
-	in.closed(e)
-}
+func (e Closed) step(in *Intake, _ *Output) { in.closed(e) }
 
 func (in *Intake) closed(e Closed) {
 	was := in.stale.inContact
@@ -140,11 +139,16 @@ func (e Endpoints) step(in *Intake, out *Output) {
 	out.Clusters = in.discovery.ask()
 }
 
-// endGraces ends the grace of the kinds that which picks: names that are still missing are gone.
-func (in *Intake) endGraces(which func(*kind) bool) {
+// EndGraces is the event that ends all graces before their time, for tests.
+type EndGraces struct{}
+
+func (EndGraces) step(in *Intake, _ *Output) { in.endGraces(longestSleep) }
+
+// endGraces ends graces that are over after so long: names that are still missing are gone.
+func (in *Intake) endGraces(after time.Duration) {
 	back, ended := false, false
 	for _, k := range in.kinds {
-		if k.graceUntil.IsZero() || !which(k) {
+		if k.graceUntil.IsZero() || in.now.Add(after).Before(k.graceUntil) {
 			continue
 		}
 		in.begin()
@@ -162,7 +166,7 @@ func (in *Intake) endGraces(which func(*kind) bool) {
 func (in *Intake) panicked(name string, p *mirror.Panic) error {
 	in.panics++
 	if in.panics <= maxLoggedPanics || in.panics%maxLoggedPanics == 0 {
-		in.note(slog.LevelError, "panic while handling a resource", "resource", abbreviate(name), "panic", p.Value, "panics", in.panics, "stack", p.Stack)
+		in.note(slog.LevelError, "panic while handling a resource", "resource", text.Abbreviate(name), "panic", p.Value, "panics", in.panics, "stack", p.Stack)
 	}
 	return p
 }
@@ -179,18 +183,4 @@ type Panicked struct {
 
 func (e Panicked) step(in *Intake, _ *Output) {
 	_ = in.panicked(e.What, e.Panic)
-}
-
-func abbreviate(s string) string {
-	if len(s) > 128 {
-		return s[:128] + "…"
-	}
-	return s
-}
-
-// EndGraces is the event that ends all graces before their time.
-type EndGraces struct{}
-
-func (EndGraces) step(in *Intake, _ *Output) {
-	in.endGraces(func(*kind) bool { return true })
 }

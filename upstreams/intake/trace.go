@@ -121,14 +121,11 @@ func (in *Intake) traceOf(sc *scope, original mirror.Key, name string) Trace {
 	if rec == nil {
 		return tr
 	}
-	tr.Resource, tr.From = rec.resource, rec.original
+	tr.Resource, tr.From = rec.resource, cmp.Or(rec.original, rec.resource)
 	if rec.leftOut != imported {
 		tr.Reason, tr.Detail = rec.leftOut.Value().reason, rec.leftOut.Value().detail
 	} else if rec.resource != nil {
 		tr.Detail = in.withoutEndpoints(rec)
-	}
-	if tr.From == nil {
-		tr.From = rec.resource
 	}
 	if rec.at != 0 {
 		tr.Since = rec.since().UTC()

@@ -211,7 +211,7 @@ func (in *Intake) find(sc *scope, u *Update, el Element) (name []byte, rec *reco
 	switch {
 	case err != nil || el.Resource != nil || el.Decode != nil || sc.Kind == mirror.MeshConfig:
 	case u.Complete:
-		if rec == nil && !isMCP(el.peek()) {
+		if rec == nil && !IsMCP(el.peek()) {
 			err = errNoMCP // its name may be wrong, too
 		}
 	case string(name) != string(el.Name):
@@ -344,12 +344,8 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 func (in *Intake) twin(sc *scope, rec *record, name string) *mirror.Resource {
 	for _, other := range in.kind(sc.Kind).scopes {
 		t := other.byName[name]
-		switch {
-		case other == sc || t == nil || t.resource == nil || t.hash != rec.hash || t.relayed != rec.relayed:
-		case t.original != nil:
-			return t.original
-		default:
-			return t.resource
+		if other != sc && t != nil && t.resource != nil && t.hash == rec.hash && t.relayed == rec.relayed {
+			return cmp.Or(t.original, t.resource)
 		}
 	}
 	return nil
@@ -402,7 +398,7 @@ func (in *Intake) peekName(kind mirror.Kind, el Element) ([]byte, error) {
 	return name, err
 }
 
-// isMCP reports whether an element has the type whose name mirror.PeekName reads.
-func isMCP(element []byte) bool {
+// IsMCP reports whether an element has the type whose name mirror.PeekName reads: each has but a MeshConfig.
+func IsMCP(element []byte) bool {
 	return bytes.HasSuffix(wire.Last(element, 1), []byte("/istio.mcp.v1alpha1.Resource"))
 }

@@ -1,16 +1,12 @@
 package xds
 
 import (
-	"bytes"
 	"fmt"
 
 	"meshrelay/adsclient"
-	"meshrelay/internal/wire"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
 )
-
-// envelope is the end of the type URL of each element except a MeshConfig.
-var envelope = []byte("/istio.mcp.v1alpha1.Resource")
 
 // fitDelta returns a DeltaError for a delta answer in which no element has a name, or none is an MCP resource: the
 // server implements delta for Envoys only, if at all. One good element is enough for each, because the intake
@@ -22,7 +18,7 @@ func fitDelta(kind mirror.Kind, resp *adsclient.Response) error {
 	named, enveloped := false, false
 	for raw := range resp.Resources(1) { // the outline has the type
 		named = named || len(raw.Name) > 0
-		enveloped = enveloped || bytes.HasSuffix(wire.Last(raw.Peek(), 1), envelope)
+		enveloped = enveloped || intake.IsMCP(raw.Peek())
 		if named && enveloped {
 			return nil
 		}

@@ -21,8 +21,7 @@ const MaxKubeconfig = 256 << 10
 
 // Trust limits the content of a found cluster's kubeconfig. Its author may not be the operator of the relay.
 type Trust struct {
-	AllowExec  []Program
-	AllowProxy bool
+	AllowExec []Program
 	// AllowServers are the elements of servers.Rules.
 	AllowServers []string
 }

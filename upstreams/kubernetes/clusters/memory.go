@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -43,32 +41,16 @@ func (m *memory) load() (all []kept, err error) {
 	if m.dir == "" {
 		return nil, nil
 	}
-	f, info, err := owner.Open(filepath.Join(m.dir, memoryName), os.O_RDONLY, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	if err := owner.ReadJSON(filepath.Join(m.dir, memoryName), maxMemory, &all); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
-	}
-	if err != nil {
+	} else if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	if info.Mode().Perm()&0o022 != 0 {
-		return nil, fmt.Errorf("%s: %w", f.Name(), owner.ErrOthers)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxMemory+1))
-	if err == nil && len(text) > maxMemory {
-		err = errors.New("it is too large")
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &all)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f.Name(), err)
-	}
+	m.last, err = textOf(all)
 	for i := range all {
 		all[i].Clusters = slices.DeleteFunc(all[i].Clusters, func(c registry.Cluster) bool { return !c.Valid() })
 	}
-	m.last = text
-	return all, nil
+	return all, err
 }
 
 // textOf returns the content of the file.
