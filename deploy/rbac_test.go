@@ -120,6 +120,12 @@ func TestRolesGrantWhatTheRelayAsksAndNoMore(t *testing.T) {
 			t.Errorf("rbac-%s.yaml grants %q, want %q", name, have, want)
 		}
 	}
+	of := granted(rendered(t)["Role relay-clients-replicas"])
+	for _, right := range []string{"create " + lease, "get " + lease + " orders-conditions", "update " + lease + " orders-conditions"} {
+		if !slices.Contains(of, right) {
+			t.Errorf("with rbac.status, replicas may not %s: %q", right, of)
+		}
+	}
 	hub := []string{"list /secrets"}
 	if have := granted(rbac(t, "hub")["Role"]); !slices.Equal(have, hub) {
 		t.Errorf("rbac-hub.yaml grants %q, want %q", have, hub)

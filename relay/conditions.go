@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/internal/loglimit"
 	"meshrelay/internal/text"
@@ -46,6 +47,15 @@ type condition struct {
 	told  metav1.Condition
 }
 
+// tellsConditions reports whether conditions of the objects of an upstream are written.
+func tellsConditions(u config.Upstream) bool {
+	k, is := u.Source.(*kubernetes.Config)
+	return is && k.Status.Write
+}
+
+// conditionsLease is the Lease beside a ConfigMap with orders.
+func conditionsLease(orders string) string { return orders + "-conditions" }
+
 func newConditions(r *Relay) *conditions {
 	return &conditions{relay: r, pause: conditionPause, notes: loglimit.New(5, 10*time.Second)}
 }
@@ -80,7 +90,7 @@ func (c *conditions) run(ctx context.Context) error {
 		case now := <-rounds.C:
 			on := map[string]bool{}
 			for _, u := range c.relay.config.Load().Upstreams {
-				if k, is := u.Source.(*kubernetes.Config); is && k.Status.Write {
+				if tellsConditions(u) {
 					on[u.Name] = true
 				}
 			}

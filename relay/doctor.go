@@ -211,8 +211,11 @@ func (d Doctor) sites() (checks []doctor.Check) {
 		add("sink "+s.Name, &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, s.Namespace, needs...)
 	}
 	if c := d.Config.Replicas.Kubernetes; c != nil {
-		add("replicas.kubernetes", &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, c.Namespace,
-			map[string][]string{"verbs": {"get", "update", "watch"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": {c.Name}})
+		needs := []map[string][]string{{"verbs": {"get", "update", "watch"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": {c.Name}}}
+		if slices.ContainsFunc(d.Config.Upstreams, tellsConditions) || slices.ContainsFunc(d.Config.Clusters, func(c config.Clusters) bool { return tellsConditions(c.Upstream) }) {
+			needs = append(needs, map[string][]string{"verbs": {"get", "update"}, "apiGroups": {"coordination.k8s.io"}, "resources": {"leases"}, "resourceNames": {conditionsLease(c.Name)}})
+		}
+		add("replicas.kubernetes", &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, c.Namespace, needs...)
 	}
 	return checks
 }

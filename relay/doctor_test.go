@@ -115,6 +115,7 @@ func TestDoctorNamesRightsThatSinksAndReplicasLack(t *testing.T) {
 	fakekube.WriteKubeconfig(t, filepath.Join(dir, "site"), s.Start(t), "own")
 	cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), []byte(`node: {id: n}
 upstreams: [{name: east, file: {path: .}}]
+clusters: [{name: all, secrets: {kubeconfig: site, namespace: mesh}, upstream: {kubernetes: {status: {write: true}}}}]
 views: [{name: dr}]
 sinks: [{name: dr, view: dr, kubernetes: {kubeconfig: site}}]
 replicas: {kubernetes: {kubeconfig: site}}
@@ -136,10 +137,12 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		"everything": {http.StatusCreated, all, "the relay has its rights", "the relay has its rights"},
 		"no updates": {http.StatusCreated, objects, "no rule that the server tells grants update leases", "grants update"},
 		"another name": {http.StatusCreated, objects + `,{"verbs":["update"],"apiGroups":["","coordination.k8s.io"],"resources":["configmaps","leases"],"resourceNames":["meshrelay-sink-dr"]}`,
-			"the relay has its rights", "grants update"},
+			"the relay has its rights", "grants update configmaps; update leases"},
+		"no Lease": {http.StatusCreated, objects + `,{"verbs":["update"],"apiGroups":["","coordination.k8s.io"],"resources":["configmaps","leases"],"resourceNames":["meshrelay-sink-dr","relay-orders"]}`,
+			"the relay has its rights", "grants update leases"},
 		"no ConfigMap": {http.StatusCreated, kinds + `,{"verbs":["get","update"],"apiGroups":["coordination.k8s.io"],"resources":["leases"]}`,
 			"the relay has its rights", "grants get, update, watch configmaps"},
-		"nothing":          {http.StatusCreated, "", "get, update leases; get, list, watch, create, patch ", "grants get, update, watch configmaps"},
+		"nothing":          {http.StatusCreated, "", "get, update leases; get, list, watch, create, patch ", "grants get, update, watch configmaps; get, update leases"},
 		"not the identity": {http.StatusUnauthorized, "", "does not accept the credentials", "does not accept the credentials"},
 	} {
 		s.Set(func() { code, rules = tc.code, tc.rules })
