@@ -71,7 +71,6 @@ type knownOrders struct {
 	Version int `json:"version"`
 	orders.State
 	Written orders.State `json:"written"` // what the ConfigMap had when it was last read or written
-	Began   bool         `json:"began"`   // it was read once
 	// Until has the end of the time in which a hold may begin that a release is for, zero once it was carried out here.
 	Until map[string]time.Time `json:"until,omitempty"`
 }
@@ -107,6 +106,12 @@ func (m *Manager) joins(u *upstream) {
 	if m.replicas != nil {
 		u.concerned = func() { mirror.Signal(m.replicas.look) }
 	}
+}
+
+func (r *replicas) knows() knownOrders {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known
 }
 
 // save writes what is known to disk. The caller holds mu.
@@ -269,20 +274,21 @@ func (m *Manager) take(ctx context.Context, s, written orders.State) {
 	r := m.replicas
 	r.mu.Lock()
 	now, before, until := time.Now(), r.known, map[string]time.Time{}
+	first := before.Version == 0
 	r.known.State = before.Join(s).Aged(now)
 	for name, e := range r.known.Upstreams {
 		for _, one := range e.Released {
 			end, is := before.Until[name+one.ID()]
-			if !is && before.Began {
-				end = now.Add(releaseWindow)
-			} else if !is { // what was released before this replica was there is no answer to what it sees later
+			if !is && first { // what was released before this replica was there is no answer to what it sees later
 				end = now
+			} else if !is {
+				end = now.Add(releaseWindow)
 			}
 			until[name+one.ID()] = end
 		}
 	}
-	r.known.Until, r.known.Written, r.known.Began = until, written, true
-	if r.unsaved != nil || !before.Began || !r.known.Equal(before.State) || !written.Equal(before.Written) {
+	r.known.Until, r.known.Written = until, written
+	if r.unsaved != nil || first || !r.known.Equal(before.State) || !written.Equal(before.Written) {
 		r.save()
 	}
 	r.mu.Unlock()

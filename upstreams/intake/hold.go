@@ -12,6 +12,7 @@ import (
 
 	"meshrelay/events"
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 const (
@@ -275,12 +276,12 @@ func (in *Intake) HoldSince(id string) time.Time {
 	return in.held.since
 }
 
-// ContentOf identifies the keys and versions of resources. It begins with their number and a dash.
-func ContentOf(all []*mirror.Resource) string {
-	all = slices.SortedFunc(slices.Values(all), func(a, b *mirror.Resource) int { return mirror.CompareKeys(a.Key(), b.Key()) })
+// ContentOf identifies the keys and versions of records, alike on all replicas. It begins with their number and a dash.
+func ContentOf(all []state.Record) string {
+	all = slices.SortedFunc(slices.Values(all), func(a, b state.Record) int { return mirror.CompareKeys(a.Resource.Key(), b.Resource.Key()) })
 	sum := xxh3.New()
 	for _, r := range all {
-		addContent(sum, r.Key(), r.Version())
+		addContent(sum, r.Resource.Key(), r.Resource.Version())
 	}
 	return fmt.Sprint(len(all), "-", textOf(sum))
 }
