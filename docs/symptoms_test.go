@@ -52,7 +52,7 @@ func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
 	page := read(t, "words.md")
 	for heading, want := range map[string][]string{
 		"## State of an upstream":             append(words(upstreams.States()), "stale", "held", "frozen", "cluster …"),
-		"## State of a kind of an API server": words(kubernetes.CollectionStates()),
+		"## State of a kind of an API server": words([]kubernetes.CollectionState{kubernetes.Listing, kubernetes.Following, kubernetes.Failing, kubernetes.Denied, kubernetes.Unserved, kubernetes.Polled}),
 		"## State of a found cluster":         words(registry.States()),
 		"## Whether a client has a resource":  words(subscription.Receipts()),
 		"## What became of a resource":        words(admin.Outcomes()),

@@ -31,7 +31,7 @@ func metrics() []metric {
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	return []metric{
 		{desc("relay_upstream_state", "1 for the state that the upstream is in, 0 for the others.", "state"), gauge, func(st *Status, emit func(float64, ...string)) {
-			for _, s := range []State{StateConnecting, StateSyncing, StateSynced, StateDisconnected, StateDenied, StateFailed} {
+			for _, s := range States() {
 				emit(boolValue(s == st.State), string(s))
 			}
 		}},

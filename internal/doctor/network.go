@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"meshrelay/internal/certfile"
+	"meshrelay/internal/text"
 )
 
 // soonShare limits the life of a certificate: in its last 1/soonShare there is a warning.
@@ -45,7 +46,7 @@ func (s Server) Reach(ctx context.Context) []Finding {
 			return []Finding{Bad("dns", s.Address, fmt.Sprintf("the name %s does not resolve", host), err.Error(),
 				"correct the host in addresses, or check the DNS of this host: getent hosts "+host)}
 		}
-		found = append(found, Good("dns", s.Address, "%s is %s", host, some(addresses, 3)))
+		found = append(found, Good("dns", s.Address, "%s is %s", host, text.Some(addresses, 3)))
 	}
 	conn, err := dial(ctx, s.Address)
 	if err != nil {
@@ -158,7 +159,7 @@ func (s Server) secure(ctx context.Context, conn net.Conn, host string) []Findin
 		if len(names) > 0 {
 			fix = fmt.Sprintf("set tls.serverName to a name of that certificate, such as %s", names[0])
 		}
-		return []Finding{Bad("tls", s.Address, fmt.Sprintf("the certificate is not for %s", cfg.ServerName), "it is for "+orNothing(some(names, 5)), fix)}
+		return []Finding{Bad("tls", s.Address, fmt.Sprintf("the certificate is not for %s", cfg.ServerName), "it is for "+orNothing(text.Some(names, 5)), fix)}
 	}
 	found := []Finding{Good("tls", s.Address, "certificate for %s, signed by %s, until %s", cfg.ServerName, nameOf(leaf.Issuer.String()), stamp(leaf.NotAfter))}
 	if state.NegotiatedProtocol != "h2" {
@@ -249,7 +250,7 @@ func OwnCertificate(certFile, keyFile string, now time.Time) Finding {
 		if f, soon := renewSoon("certificate", certFile, "the certificate", leaf, now); soon {
 			return f
 		}
-		return Good("certificate", certFile, "certificate for %s until %s", orNothing(some(namesOf(leaf), 3)), stamp(leaf.NotAfter))
+		return Good("certificate", certFile, "certificate for %s until %s", orNothing(text.Some(namesOf(leaf), 3)), stamp(leaf.NotAfter))
 	}
 }
 
@@ -265,16 +266,7 @@ func namesOf(c *x509.Certificate) (names []string) {
 	return names
 }
 
-// some returns the first most texts, joined, and the number of the rest.
-func some(all []string, most int) string {
-	text := strings.Join(all[:min(len(all), most)], ", ")
-	if more := len(all) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
-func orNothing(text string) string { return cmp.Or(text, "no name") }
+func orNothing(name string) string { return cmp.Or(name, "no name") }
 
 // nameOf returns a distinguished name, or a text for an empty one.
 func nameOf(dn string) string { return cmp.Or(dn, "a CA without a name") }

@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/internal/jwt"
 	"meshrelay/internal/smallfile"
+	"meshrelay/internal/text"
 )
 
 const (
@@ -29,8 +30,8 @@ type Token struct {
 
 // Check checks the token, but not its signature. A token that is not a JWT passes.
 func (t Token) Check() []Finding {
-	text, err := smallfile.Read(t.File, maxToken)
-	token := strings.TrimSpace(string(text))
+	content, err := smallfile.Read(t.File, maxToken)
+	token := strings.TrimSpace(string(content))
 	switch {
 	case err != nil:
 		return []Finding{Bad("token", t.File, "the token can not be read", err.Error(), "correct tokenFile, and let the user of the relay read it")}
@@ -46,7 +47,7 @@ func (t Token) Check() []Finding {
 		found = append(found, f)
 	}
 	if t.Audience != "" && !slices.Contains(c.Audiences, t.Audience) {
-		found = append(found, Bad("token", t.File, "the token is for another audience than "+t.Audience, "it is for "+orNothing(some(c.Audiences, 3)),
+		found = append(found, Bad("token", t.File, "the token is for another audience than "+t.Audience, "it is for "+orNothing(text.Some(c.Audiences, 3)),
 			fmt.Sprintf("project a token with audience: %s, or add the audience to TOKEN_AUDIENCES of the istiod", t.Audience)))
 	}
 	if namespace, account, ok := c.ServiceAccount(); ok && t.Namespace != "" && namespace != t.Namespace {
@@ -58,7 +59,7 @@ func (t Token) Check() []Finding {
 		if !jwt.Time(c.Expires).IsZero() {
 			end = "until " + stamp(jwt.Time(c.Expires))
 		}
-		found = append(found, Good("token", t.File, "token of %s for %s, %s", orNothing(c.Subject), orNothing(some(c.Audiences, 3)), end))
+		found = append(found, Good("token", t.File, "token of %s for %s, %s", orNothing(c.Subject), orNothing(text.Some(c.Audiences, 3)), end))
 	}
 	return found
 }

@@ -37,6 +37,15 @@ func List(all []string, most, limit int) string {
 	return strings.Join(shown, ", ")
 }
 
+// Some returns the first most texts, and the number of the others.
+func Some(all []string, most int) string {
+	shown := strings.Join(all[:min(most, len(all))], ", ")
+	if more := len(all) - most; more > 0 {
+		shown += fmt.Sprintf(" and %d more", more)
+	}
+	return shown
+}
+
 // Word returns s as one word of a shell command, in quotes if needed.
 func Word(s string) string {
 	plain := func(r rune) bool {

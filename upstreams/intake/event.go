@@ -76,10 +76,15 @@ func (o *LeftOutError) Error() string { return o.Detail }
 
 // Resources returns decoded resources as Update.Elements.
 func Resources(all ...*mirror.Resource) func(int, Known) iter.Seq[Element] {
+	return Elements(all, func(r *mirror.Resource) Element { return Element{Resource: r} })
+}
+
+// Elements returns what element makes of each of all as Update.Elements.
+func Elements[T any](all []T, element func(T) Element) func(int, Known) iter.Seq[Element] {
 	return func(int, Known) iter.Seq[Element] {
 		return func(yield func(Element) bool) {
-			for _, r := range all {
-				if !yield(Element{Resource: r}) {
+			for _, one := range all {
+				if !yield(element(one)) {
 					return
 				}
 			}

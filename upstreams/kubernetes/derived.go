@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/zeebo/xxh3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -44,6 +46,15 @@ type output struct {
 	digest xxh3.Uint128
 	size   int                              // bytes, about
 	make   func() (*mirror.Resource, error) // nil: the output is gone
+}
+
+// made returns a resource with a body.
+func made(s mirror.Spec, body proto.Message) (*mirror.Resource, error) {
+	s.Body = &anypb.Any{}
+	if err := anypb.MarshalFrom(s.Body, body, proto.MarshalOptions{Deterministic: true}); err != nil {
+		return nil, err
+	}
+	return mirror.New(s)
 }
 
 // derived makes resources of objects that are not mirrored, or of some that are. The ledger's lock guards it.
@@ -286,16 +297,10 @@ func (g *derived) updates(all []output) []intake.Update {
 }
 
 func elementsOf(all []output) func(int, intake.Known) iter.Seq[intake.Element] {
-	return func(int, intake.Known) iter.Seq[intake.Element] {
-		return func(yield func(intake.Element) bool) {
-			for _, out := range all {
-				made := func() (r *mirror.Resource, lacks bool, err error) { r, err = out.make(); return r, false, err }
-				if !yield(intake.Element{Name: []byte(out.key.FullName()), Size: out.size, Digest: out.digest, Decode: made}) {
-					return
-				}
-			}
-		}
-	}
+	return intake.Elements(all, func(out output) intake.Element {
+		made := func() (r *mirror.Resource, lacks bool, err error) { r, err = out.make(); return r, false, err }
+		return intake.Element{Name: []byte(out.key.FullName()), Size: out.size, Digest: out.digest, Decode: made}
+	})
 }
 
 // problems returns the first problems of inputs and outputs, and the number of all. Nobody may change the list.

@@ -5,7 +5,6 @@ import (
 	"iter"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -116,11 +115,7 @@ func (g *ingresses) output(out *ingress.Output) output {
 	return output{
 		key: out.Key, digest: out.Digest(), size: proto.Size(out.Body),
 		make: func() (*mirror.Resource, error) {
-			body := &anypb.Any{}
-			if err := anypb.MarshalFrom(body, out.Body, proto.MarshalOptions{Deterministic: true}); err != nil {
-				return nil, err
-			}
-			return mirror.New(mirror.Spec{Key: out.Key, Source: g.upstream, Annotations: out.Annotations, Body: body})
+			return made(mirror.Spec{Key: out.Key, Source: g.upstream, Annotations: out.Annotations}, out.Body)
 		},
 	}
 }

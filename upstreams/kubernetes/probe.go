@@ -113,7 +113,7 @@ func (s *Source) permissions(ctx context.Context, c *apiserver.Conn, all *discov
 	}
 	_ = group.Wait() // its functions return nil
 	if len(denied) > 0 {
-		f := doctor.Doubt("permissions", c.Server(), fmt.Sprintf("the identity may not list and watch %s", some(denied)), "the other kinds are mirrored; these are denied",
+		f := doctor.Doubt("permissions", c.Server(), fmt.Sprintf("the identity may not list and watch %s", text.Some(slices.Sorted(slices.Values(denied)), maxDenied)), "the other kinds are mirrored; these are denied",
 			"grant list and watch for them (docs/kubernetes.md has a ClusterRole), or leave them out with import.kinds; without pods, set services.pods: false")
 		if required || may == 0 {
 			f.Level, f.Why = doctor.Failed, "clients wait for kinds that import.kinds names, and for what ingress, services and discoverySelectors need"
@@ -121,7 +121,7 @@ func (s *Source) permissions(ctx context.Context, c *apiserver.Conn, all *discov
 		found = append(found, f)
 	}
 	if len(failed) > 0 {
-		found = append(found, doctor.Bad("permissions", c.Server(), "some kinds could not be asked for", some(failed), "look at the log of the API server"))
+		found = append(found, doctor.Bad("permissions", c.Server(), "some kinds could not be asked for", text.Some(slices.Sorted(slices.Values(failed)), maxDenied), "look at the log of the API server"))
 	}
 	if may > 0 {
 		found = append(found, doctor.Good("permissions", c.Server(), "%d kinds can be listed and watched", may))
@@ -161,14 +161,4 @@ func mayFollow(ctx context.Context, c *apiserver.Conn, path string) error {
 		resp.Body.Close()
 	}
 	return nil
-}
-
-// some returns the first few texts, and the number of the rest.
-func some(all []string) string {
-	slices.Sort(all)
-	names := strings.Join(all[:min(len(all), maxDenied)], ", ")
-	if more := len(all) - maxDenied; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
-	return names
 }

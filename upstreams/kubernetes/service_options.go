@@ -51,7 +51,7 @@ func (s *Source) readServiceOptions(ctx context.Context, conn *apiserver.Conn) e
 	s.optionsRead = true
 	if !now.Equal(s.serviceOptions) {
 		s.serviceOptions = now
-		s.ledger.Change(s.makes, func() { s.makes.setOptions(now) })
+		s.ledger.Change(s.makes, func() { s.makes.do(func(state *services.State) { state.SetOptions(now) }) })
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshrelay/config"
 	"meshrelay/federation"
@@ -99,7 +98,7 @@ func (m *serviceMaker) Answer() []intake.Update {
 	for kind := range m.takes {
 		if isOptional(kind) && !m.has[kind] {
 			m.has[kind] = true
-			m.absent(kind)
+			m.do(func(s *services.State) { s.Absent(serviceInputs[kind]) }) // they can not be read
 		}
 	}
 	return m.derived.Answer()
@@ -152,6 +151,12 @@ func (m *serviceMaker) assignment(cluster string) (all []endpoints.Endpoint, kno
 	return all, true, true
 }
 
+func (m *serviceMaker) do(f func(*services.State)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(m.state)
+}
+
 // size implements maker.
 func (m *serviceMaker) size(_ mirror.Kind, o *object.Object) int {
 	n := object.Entry + 2*len(o.FullName())
@@ -166,47 +171,27 @@ func (m *serviceMaker) take(_ mirror.Kind, o *object.Object) error {
 	if o.Made.InputErr != nil {
 		return o.Made.InputErr
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if in, is := o.Made.Input.(services.Decoded); is {
-		m.state.Set(in)
+		m.do(func(s *services.State) { s.Set(in) })
 	}
 	return nil
 }
 
 // remove implements maker.
 func (m *serviceMaker) remove(kind mirror.Kind, n objectName) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.state.Remove(serviceInputs[kind], services.Name(n))
+	m.do(func(s *services.State) { s.Remove(serviceInputs[kind], services.Name(n)) })
 }
 
 // limit implements maker.
 func (m *serviceMaker) limit(kind mirror.Kind, keep func(objectName) bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.state.Retain(serviceInputs[kind], func(n services.Name) bool { return keep(objectName(n)) })
+	m.do(func(s *services.State) {
+		s.Retain(serviceInputs[kind], func(n services.Name) bool { return keep(objectName(n)) })
+	})
 }
 
 // synced implements maker.
 func (m *serviceMaker) synced(kind mirror.Kind) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.state.Synced(serviceInputs[kind])
-}
-
-// absent notes that the objects of a kind can not be read.
-func (m *serviceMaker) absent(kind mirror.Kind) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.state.Absent(serviceInputs[kind])
-}
-
-// setOptions changes the options.
-func (m *serviceMaker) setOptions(o services.Options) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.state.SetOptions(o)
+	m.do(func(s *services.State) { s.Synced(serviceInputs[kind]) })
 }
 
 // flush implements maker. It feeds the endpoints that have changed, before it returns the ServiceEntries that have.
@@ -262,11 +247,7 @@ func (m *serviceMaker) outputs(all []*services.Output) []output {
 			if o.LeftOut != "" {
 				return nil, &intake.LeftOutError{Reason: intake.ClusterLocal, Detail: o.LeftOut}
 			}
-			body := &anypb.Any{}
-			if err := anypb.MarshalFrom(body, o.Body, proto.MarshalOptions{Deterministic: true}); err != nil {
-				return nil, err
-			}
-			return mirror.New(mirror.Spec{Key: o.Key, Source: m.upstream, CreateTime: o.Created, Labels: o.Labels, Annotations: o.Annotations, Body: body})
+			return made(mirror.Spec{Key: o.Key, Source: m.upstream, CreateTime: o.Created, Labels: o.Labels, Annotations: o.Annotations}, o.Body)
 		}
 	}
 	return out

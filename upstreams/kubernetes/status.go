@@ -36,11 +36,6 @@ const (
 	Polled CollectionState = "polled"
 )
 
-// CollectionStates returns all states of a kind, in the order of the documents.
-func CollectionStates() []CollectionState {
-	return []CollectionState{Listing, Following, Failing, Denied, Unserved, Polled}
-}
-
 // The parts of a source that can fail. The status shows the first failure.
 const (
 	troubleCredentials = iota

@@ -23,6 +23,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/kube"
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -134,10 +135,7 @@ func (p prober) stream(ctx context.Context, got answers, err error) doctor.Findi
 		return f
 	}
 	types := subscriptions(p.upstream)(false)
-	all, why := len(types), "no answer to "+strings.Join(got.missing[:min(len(got.missing), maxMissing)], ", ")
-	if more := len(got.missing) - maxMissing; more > 0 {
-		why += fmt.Sprintf(" and %d more", more)
-	}
+	all, why := len(types), "no answer to "+text.Some(got.missing, maxMissing)
 	lacks := p.section.Partial || slices.Equal(got.missing, []string{mirror.MeshConfig.PreferredTypeURL()})
 	what := fmt.Sprintf("%s answers %d of %d types in time", who, all-len(got.missing), all)
 	f := doctor.Doubt("stream", p.address, what, why, "look whether the server is ready")
@@ -162,19 +160,19 @@ func (p prober) stream(ctx context.Context, got answers, err error) doctor.Findi
 // refusal returns the finding for a stream that ended with an error.
 func (p prober) refusal(err error, explain func(error) error) doctor.Finding {
 	const serviceAccount = "run the relay under a service account of istiod's root namespace (usually istio-system), with node.namespace set to it, over port 15012"
-	text := status.Convert(err).Message()
+	said := status.Convert(err).Message()
 	switch status.Code(err) {
 	case codes.Unauthenticated:
-		return doctor.Bad("identity", p.address, "the server does not accept the relay's identity", text,
+		return doctor.Bad("identity", p.address, "the server does not accept the relay's identity", said,
 			"check tokenFile (audience "+istiodAudience+", not expired, of a cluster that the server knows) or the client certificate")
 	case codes.PermissionDenied:
-		if strings.Contains(text, "no view matches this client") {
-			return doctor.Bad("identity", p.address, "the relay there has no view for us", text, "add this client to a view of that relay")
+		if strings.Contains(said, "no view matches this client") {
+			return doctor.Bad("identity", p.address, "the relay there has no view for us", said, "add this client to a view of that relay")
 		}
-		return doctor.Bad("identity", p.address, "the server knows the relay's identity, and its api generator is closed to it", text,
+		return doctor.Bad("identity", p.address, "the server knows the relay's identity, and its api generator is closed to it", said,
 			serviceAccount+"; or set ENABLE_XDS_API_GENERATOR_AUTH=false on the istiod")
 	case codes.Unimplemented:
-		return doctor.Bad("stream", p.address, "the server is one of gRPC, and not of xDS", text, "check the port: an istiod has 15012 (TLS) and 15010 (plaintext)")
+		return doctor.Bad("stream", p.address, "the server is one of gRPC, and not of xDS", said, "check the port: an istiod has 15012 (TLS) and 15010 (plaintext)")
 	}
 	return doctor.Bad("stream", p.address, "no stream", explain(err).Error(), "look at the log of the server")
 }

@@ -12,6 +12,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
+	"meshrelay/internal/text"
 	"meshrelay/upstreams/kubernetes/hub"
 )
 
@@ -89,14 +90,10 @@ func judged(st Status) (found []doctor.Finding) {
 	}
 	if len(st.Clusters) > 0 {
 		var names []string
-		for _, c := range st.Clusters[:min(len(st.Clusters), maxNamed)] {
+		for _, c := range st.Clusters {
 			names = append(names, c.ID)
 		}
-		text := strings.Join(names, ", ")
-		if more := len(st.Clusters) - maxNamed; more > 0 {
-			text += fmt.Sprintf(" and %d more", more)
-		}
-		found = append(found, doctor.Good("clusters", st.From, "found: %s", text))
+		found = append(found, doctor.Good("clusters", st.From, "found: %s", text.Some(names, maxNamed)))
 	}
 	return found
 }

@@ -82,7 +82,7 @@ func (f *Finder) Collect(ch chan<- prometheus.Metric) {
 		for _, c := range st.Clusters {
 			counts[c.State]++
 		}
-		for _, state := range []registry.State{registry.Found, registry.Orphaned, registry.Held} {
+		for _, state := range registry.States() {
 			gauge(clustersDesc, float64(counts[state]), string(state))
 		}
 		gauge(clustersDesc, float64(st.RefusedTotal), "refused")

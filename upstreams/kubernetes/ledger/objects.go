@@ -148,18 +148,12 @@ var errLetGo = errors.New("its content was removed while its kind was listed: th
 
 // elements returns prepared objects as elements of an update.
 func (e *Entry) elements(all []*object.Object) func(int, intake.Known) iter.Seq[intake.Element] {
-	return func(int, intake.Known) iter.Seq[intake.Element] {
-		return func(yield func(intake.Element) bool) {
-			for _, o := range all {
-				if !yield(intake.Element{
-					Name: []byte(o.FullName()), Version: []byte(o.ResourceVersion), Size: o.Made.Size, Digest: o.Made.Digest,
-					Decode: func() (*mirror.Resource, bool, error) { return e.resource(o.Made) },
-				}) {
-					return
-				}
-			}
+	return intake.Elements(all, func(o *object.Object) intake.Element {
+		return intake.Element{
+			Name: []byte(o.FullName()), Version: []byte(o.ResourceVersion), Size: o.Made.Size, Digest: o.Made.Digest,
+			Decode: func() (*mirror.Resource, bool, error) { return e.resource(o.Made) },
 		}
-	}
+	})
 }
 
 // resource returns the resource of an object. lacks is set if fields of the object are left out.

@@ -423,5 +423,5 @@ func NameOf(id string) string {
 
 // Valid reports whether a cluster from disk is well-formed.
 func (c Cluster) Valid() bool {
-	return idShape.MatchString(c.ID) && c.Name != "" && c.Name == NameOf(c.ID) && slices.Contains([]State{Found, Orphaned, Held}, c.State)
+	return idShape.MatchString(c.ID) && c.Name != "" && c.Name == NameOf(c.ID) && slices.Contains(States(), c.State)
 }
