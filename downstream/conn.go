@@ -104,7 +104,7 @@ func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, 
 // wait waits for the end of the stream, and returns its status. It ends the stream if the first request does
 // not come in time.
 func (c *conn) wait() error {
-	timeout := c.server.cfg.FirstRequestTimeout
+	timeout := c.server.cfg.timeouts.first
 	silent := time.AfterFunc(timeout, func() {
 		if !c.heard.Load() {
 			c.end(refusal.New(refusal.Silent, codes.DeadlineExceeded, "no request came within %v", timeout))

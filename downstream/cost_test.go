@@ -130,7 +130,7 @@ func TestEncodedPagesGoWithTheLastSotWClient(t *testing.T) {
 	r.put(many(1000, "s-%03d", func(int) string { return "x" })...)
 	encoded := func() (n int) {
 		for _, p := range r.view().snapshot(typeSE).Pages {
-			if p.Encoded(snapshot.Full) {
+			if p.Encoded(snapshot.Short) {
 				n++
 			}
 		}

@@ -47,7 +47,7 @@ func (c *conn) askStatus() error {
 	if !c.server.statusStreams.TryAcquire(1) {
 		return refusal.New(refusal.Debug, codes.ResourceExhausted, "%d clients ask for debug types already; try again", maxStatusStreams)
 	}
-	timeout := c.server.cfg.statusTimeout
+	timeout := c.server.cfg.timeouts.status
 	c.statusEnd = time.AfterFunc(timeout, func() {
 		c.end(refusal.New(refusal.Debug, codes.DeadlineExceeded, "the client asked for debug types %v ago; reconnect", timeout))
 	})

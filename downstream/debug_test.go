@@ -111,7 +111,7 @@ func TestStatusIsAskedForByFew(t *testing.T) {
 func TestAStreamThatAskedForStatusEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startInMemory(t, true, func(c *Config, _ *Deps) {
-			c.Listeners[0].Debug, c.statusTimeout = DebugLoopback, 50*time.Millisecond
+			c.Listeners[0].Debug, c.timeouts.status = DebugLoopback, 50*time.Millisecond
 		})
 		s := r.sotw()
 		s.send(subscribe(statusType))

@@ -174,7 +174,7 @@ func TestNoStreamsWhileDraining(t *testing.T) {
 func TestStormsLeaveNoTrace(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
 		c.NewStreamsPerSecond = 100_000
-		c.Views = []views.View{namespaces("v", "limited-*", "shop"), {Name: "rest", Default: true, ExcludeOwn: true}}
+		c.Views = []views.View{namespaces("v", "limited-*", "shop"), {Name: "rest", Default: true}}
 	})
 	r.put(many(500, "s-%03d", func(int) string { return strings.Repeat("x", 200) })...)
 	steady := r.deltaBy("steady", seV1)

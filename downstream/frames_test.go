@@ -181,7 +181,7 @@ func countMessages(b []byte) (n int) {
 // TestAStreamThatWasCutOffKeepsNothing: also while the client does not read the end of it. The buffers of real sockets
 // take that end, those of a connection in memory may not.
 func TestAStreamThatWasCutOffKeepsNothing(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.SendTimeout = 50 * time.Millisecond })
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.timeouts.unread = 50 * time.Millisecond })
 	r.put(many(100, "s-%03d", func(int) string { return strings.Repeat("x", 2000) })...) // more than a window
 	_, out := rawStream(t, r)
 	b, err := proto.Marshal(subscribeDelta(seV1))

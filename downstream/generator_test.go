@@ -100,7 +100,7 @@ func rosterNames(t *testing.T, resp *discoveryv3.DeltaDiscoveryResponse) string 
 func TestAnotherGeneratorServesItsTypes(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, d *Deps) {
 		d.Generators = []Generator{rosters{}}
-		c.Views = []views.View{namespaces("shop", "shop-*", "shop"), {Name: "all", Default: true, ExcludeOwn: true}}
+		c.Views = []views.View{namespaces("shop", "shop-*", "shop"), {Name: "all", Default: true}}
 	})
 	r.put(se("shop", "a", "a"), se("shop", "b", "b"), se("till", "c", "c"), dr("bank", "d", "d"))
 	all, shop := r.deltaBy("all", rosterV1), r.deltaBy("shop-1", rosterV1)

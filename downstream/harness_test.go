@@ -164,7 +164,7 @@ func startRelayOn(t *testing.T, m *memory, hasSynced bool, opts ...option) *rela
 	}
 	r.pusher = d
 	cfg := Config{NodeID: "relay-1", Version: "test", Listeners: []Listener{{Address: "127.0.0.1:0"}}, DrainTimeout: 2 * time.Second,
-		FirstRequestTimeout: time.Hour} // a busy machine may take long to decode it
+		timeouts: timeouts{first: time.Hour}} // a busy machine may take long to decode it
 	deps := Deps{Resources: agg, Await: synced(agg), Registerer: r.reg, Work: work, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, o := range opts {
 		o(&cfg, &deps)

@@ -73,7 +73,7 @@ func (s *leakScript) stream(t *testing.T, again string, guests []int, fixed int,
 	t.Helper()
 	w := newLeakWorld(s, leakMutant{}, fixed)
 	cfg := Config{
-		NodeID: "relay", RelayName: "relay", Version: "test", ShortForIstiods: true, Views: w.configured(), DrainTimeout: time.Second, FirstRequestTimeout: time.Hour,
+		NodeID: "relay", RelayName: "relay", Version: "test", Views: w.configured(), DrainTimeout: time.Second, timeouts: timeouts{first: time.Hour},
 		Listeners: []Listener{{Address: "127.0.0.1:0", Debug: DebugLoopback}},
 	}
 	server, err := New(cfg, Deps{Resources: w.agg, Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})

@@ -93,7 +93,7 @@ var leakViews = func() (out [leakTenants][leakForms]*views.Rule) {
 			if err != nil {
 				panic(err)
 			}
-			out[t][form] = &views.Rule{View: views.View{Name: "view-" + team, ExcludeOwn: t%3 == 0, ClusterID: []string{"", canary('x', t%leakSources)}[t%2], Accepts: func(res *mirror.Resource) bool {
+			out[t][form] = &views.Rule{View: views.View{Name: "view-" + team, ClusterID: []string{"", canary('x', t%leakSources)}[t%2], Accepts: func(res *mirror.Resource) bool {
 				return (len(r.sources) == 0 || slices.Contains(r.sources, res.Source())) && f.Check(res).Passes()
 			}}}
 		}

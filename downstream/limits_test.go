@@ -148,7 +148,7 @@ func TestSlowClientSkipsToTheNewestAndDelaysNobody_S25(t *testing.T) {
 
 func TestClientThatNeverReadsIsSentAway_S25(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.SendTimeout = 100 * time.Millisecond })
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.timeouts.unread = 100 * time.Millisecond })
 		r.put(many(1000, "s-%03d", func(i int) string { return strings.Repeat("x", 1000) })...)
 		slow := r.stalled(seV1)
 		r.eventually(t, "the first response is on its way", func() bool {
@@ -302,7 +302,7 @@ func TestPingsOfIstiodAreAllowed_S22(t *testing.T) {
 func TestMaxConnectionAge_S23(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startInMemory(t, true, func(c *Config, _ *Deps) {
-			c.MaxConnectionAge, c.MaxConnectionAgeGrace = time.Minute, 10*time.Second
+			c.timeouts.age = time.Minute
 		})
 		began := time.Now()
 		s := r.sotw()

@@ -132,8 +132,7 @@ func (s *Server) serverOptions(l *Listener, creds credentials.TransportCredentia
 			MinTime: 10 * time.Second, PermitWithoutStream: true,
 		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: s.cfg.MaxConnectionIdle,
-			MaxConnectionAge:  s.cfg.MaxConnectionAge, MaxConnectionAgeGrace: s.cfg.MaxConnectionAgeGrace,
+			MaxConnectionIdle: s.cfg.timeouts.idle, MaxConnectionAge: s.cfg.timeouts.age, MaxConnectionAgeGrace: connectionAgeGrace,
 			Time: 30 * time.Second, Timeout: keepaliveTimeout,
 		}),
 	}

@@ -29,7 +29,7 @@ func TestWhoIsSentAwayForItsAgeIsLetBackIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var short *atomic.Bool
 		r := startInMemory(t, true, func(c *Config, d *Deps) {
-			c.MaxConnectionAge = time.Minute
+			c.timeouts.age = time.Minute
 			short = shortOf(d)
 		})
 		r.put(se("shop", "x", "1"))

@@ -174,7 +174,7 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 // TestStreamWithoutARequestEnds: it holds a place that others need.
 func TestStreamWithoutARequestEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = time.Second })
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.timeouts.first = time.Second })
 		good := r.delta()
 		good.send(subscribeDelta(seV1))
 		good.next()
@@ -196,7 +196,7 @@ func TestStreamWithoutARequestEnds(t *testing.T) {
 // TestConnectionWithoutAStreamEnds: and one with a stream does not.
 func TestConnectionWithoutAStreamEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.MaxConnectionIdle = 500 * time.Millisecond })
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.timeouts.idle = 500 * time.Millisecond })
 		good := r.delta()
 		good.send(subscribeDelta(seV1))
 		good.next()

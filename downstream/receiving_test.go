@@ -102,7 +102,7 @@ func rawStream(t *testing.T, r *relay) (net.Conn, *http2.Framer) {
 // TestARefusedStreamGivesItsRoomBack: and its connection stays.
 func TestARefusedStreamGivesItsRoomBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = 50 * time.Millisecond })
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.timeouts.first = 50 * time.Millisecond })
 		_, f := rawStream(t, r)
 		if err := errors.Join(f.WriteData(1, false, grpcMessage(1 << 20)[:16<<10]), f.WriteData(1, false, make([]byte, 1000))); err != nil {
 			t.Fatal(err)

@@ -355,7 +355,7 @@ func TestReloadWhileEverythingHappens(t *testing.T) {
 	rules := [][]views.View{
 		{namespaces("a", "client-0", "shop", "till"), namespaces("b", "client-1 client-2", "shop"), namespaces("c", "", "shop", "till", "bank")},
 		{namespaces("c", "", "shop", "bank")},
-		{namespaces("b", "client-2", "shop", "till"), {Name: "everything", Default: true, ExcludeOwn: true}},
+		{namespaces("b", "client-2", "shop", "till"), {Name: "everything", Default: true}},
 		nil,
 		{namespaces("x", "client-0", "shop"), namespaces("y", "client-1", "shop"), namespaces("z", "", "shop")},
 	}

@@ -110,7 +110,7 @@ func (c *conn) know(req *request) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if c.server.cfg.ShortForIstiods && client.Istiod {
+	if client.Istiod {
 		c.form = snapshot.Short
 		c.subs.Use(c.form)
 	}

@@ -195,7 +195,7 @@ func (c *conn) sendMsg(m any) error {
 	c.answerable.Add(1)
 	c.sending.Store(true)
 	defer c.sending.Store(false)
-	timeout := c.server.cfg.SendTimeout
+	timeout := c.server.cfg.timeouts.unread
 	unread := time.AfterFunc(timeout, func() {
 		c.end(refusal.New(refusal.Unread, codes.DeadlineExceeded, "client has left a response unread for %v", timeout))
 	})

@@ -44,40 +44,40 @@ type Config struct {
 	NodeID, Version string
 	// RelayName is the name of this relay in provenance paths, or empty.
 	RelayName string
-	// ShortForIstiods makes the server send the short form of resources to SotW clients that look like
-	// istiods.
-	ShortForIstiods bool
 	// Listeners are the addresses to serve on, at least one.
 	Listeners []Listener
 	// Views select the copies that clients see. Without views, clients see everything except copies from their own
 	// cluster. Server.Reload can replace them, as it can Limits.
 	Views []views.View
-	// MaxConnectionAge is the age, ±10 %, at which a client is told to reconnect. MaxConnectionAgeGrace later
-	// the connection is closed.
-	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
-	// DrainTimeout bounds the shutdown.
+	// DrainTimeout bounds the shutdown. It is 10 s if not set.
 	DrainTimeout time.Duration
-	// SendTimeout bounds the time in which a client must read a response.
-	SendTimeout time.Duration
-	// FirstRequestTimeout bounds the wait for the first request of a stream.
-	FirstRequestTimeout time.Duration
-	// MaxConnectionIdle bounds the time of a connection without a stream.
-	MaxConnectionIdle time.Duration
-	// Limits are the limits that Server.Reload can replace, but for MaxRequestBytes. It can not change the times above.
+	// Limits are the limits that Server.Reload can replace, but for MaxRequestBytes.
 	Limits
 
-	statusTimeout time.Duration                                       // the constant statusTimeout, except in tests
-	listen        func(network, address string) (net.Listener, error) // net.Listen, except in tests
+	timeouts timeouts
+	listen   func(network, address string) (net.Listener, error) // net.Listen, except in tests
 }
 
+// timeouts are zero except in tests.
+type timeouts struct {
+	age, idle             time.Duration // of connections
+	first, unread, status time.Duration // of streams
+}
+
+const (
+	// connectionAge is the age, ±10 %, at which a client is told to reconnect, so that clients spread over replicas.
+	// connectionAgeGrace later the connection is closed. connectionIdle bounds the time of a connection without a stream.
+	connectionAge, connectionAgeGrace, connectionIdle = 30 * time.Minute, 10 * time.Second, 5 * time.Minute
+	// firstTimeout bounds the wait for the first request of a stream, and unreadTimeout the time in which a client must
+	// read a response.
+	firstTimeout, unreadTimeout = 10 * time.Second, 5 * time.Minute
+)
+
 func (c Config) withDefaults() Config {
-	c.MaxConnectionAge = cmp.Or(c.MaxConnectionAge, 30*time.Minute)
-	c.MaxConnectionAgeGrace = cmp.Or(c.MaxConnectionAgeGrace, 10*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
-	c.SendTimeout = cmp.Or(c.SendTimeout, 5*time.Minute)
-	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
-	c.MaxConnectionIdle = cmp.Or(c.MaxConnectionIdle, 5*time.Minute)
-	c.statusTimeout = cmp.Or(c.statusTimeout, statusTimeout)
+	t := &c.timeouts
+	t.age, t.idle = cmp.Or(t.age, connectionAge), cmp.Or(t.idle, connectionIdle)
+	t.first, t.unread, t.status = cmp.Or(t.first, firstTimeout), cmp.Or(t.unread, unreadTimeout), cmp.Or(t.status, statusTimeout)
 	if c.listen == nil {
 		c.listen = net.Listen
 	}
@@ -103,7 +103,7 @@ type Deps struct {
 	// once. nil: clients are served at once.
 	Await func(ctx context.Context) error
 	// Overloaded returns why the relay can not serve more clients at present, or nil. New streams then end
-	// with ResourceExhausted and this text. Connected clients stay, and may reconnect after MaxConnectionAge:
+	// with ResourceExhausted and this text. Connected clients stay, and may reconnect after connectionAge:
 	// a peer may open as many streams as it had before. Clients that have proven an identity are refused last. Any
 	// goroutine may call Overloaded. It may be nil.
 	Overloaded func(proven bool) error

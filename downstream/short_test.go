@@ -16,9 +16,6 @@ import (
 	"meshrelay/mirror"
 )
 
-// sparing is the option by which istiods are sent the short form.
-func sparing(c *Config, _ *Deps) { c.ShortForIstiods = true }
-
 // stamped returns a resource as a relay imports it.
 func stamped(r *mirror.Resource) *mirror.Resource {
 	return r.Stamped(&mirror.Stamp{Source: "east", Cluster: "east", Relay: "hub"})
@@ -60,20 +57,18 @@ func TestIstiodsAreSentTheShortForm(t *testing.T) {
 	relayNode, tool, odd := node("RELAY_CLUSTER_ID", ""), node(), node()
 	tool.Id, odd.Id = "tool", "sidecar~10.0.0.1"
 	for name, tc := range map[string]struct {
-		sparing bool
-		node    *corev3.Node
-		want    snapshot.Form
+		node *corev3.Node
+		want snapshot.Form
 	}{
-		"an istiod":                {true, node(), snapshot.Short},
-		"an istiod with a cluster": {true, node("CLUSTER_ID", "north"), snapshot.Short},
-		"a relay":                  {true, relayNode, snapshot.Full},
-		"a tool":                   {true, tool, snapshot.Full},
-		"an id that is cut off":    {true, odd, snapshot.Full},
-		"an istiod, with all":      {false, node(), snapshot.Full},
+		"an istiod":                {node(), snapshot.Short},
+		"an istiod with a cluster": {node("CLUSTER_ID", "north"), snapshot.Short},
+		"a relay":                  {relayNode, snapshot.Full},
+		"a tool":                   {tool, snapshot.Full},
+		"an id that is cut off":    {odd, snapshot.Full},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := startRelay(t, true, func(c *Config, _ *Deps) { c.ShortForIstiods = tc.sparing })
+			r := startRelay(t, true)
 			r.put(stamped(se("shop", "a", "a.example")), stamped(se("shop", "b", "b.example")))
 			s := r.sotw()
 			s.send(&discoveryv3.DiscoveryRequest{Node: tc.node, TypeUrl: seV1})
@@ -105,7 +100,7 @@ func TestIstiodsAreSentTheShortForm(t *testing.T) {
 // TestReconnectForAnotherFormIsSentAll_S15: after a restart with another config, say. With the form that
 // it has, a client is spared.
 func TestReconnectForAnotherFormIsSentAll_S15(t *testing.T) {
-	r := startRelay(t, true, sparing)
+	r := startRelay(t, true)
 	r.put(stamped(se("shop", "a", "a.example")))
 	tool := node()
 	tool.Id = "tool"
@@ -143,7 +138,7 @@ func TestReconnectForAnotherFormIsSentAll_S15(t *testing.T) {
 
 // TestEachFormIsEncodedOnce: and dropped with its last client.
 func TestEachFormIsEncodedOnce(t *testing.T) {
-	r := startRelay(t, true, sparing)
+	r := startRelay(t, true)
 	for _, res := range many(1000, "s-%03d", func(int) string { return strings.Repeat("x", 200) }) {
 		r.store.Put(stamped(res))
 	}
@@ -184,7 +179,7 @@ func TestEachFormIsEncodedOnce(t *testing.T) {
 // TestResponsesToIstiodsCostFewBytes: beside what the upstream gave, all that is in a response counted.
 func TestResponsesToIstiodsCostFewBytes(t *testing.T) {
 	const n = 1000
-	r := startRelay(t, true, sparing)
+	r := startRelay(t, true)
 	given := 0
 	for i := range n {
 		name := fmt.Sprintf("service-%06d", i)

@@ -118,14 +118,14 @@ func TestOwnClustersCopiesAreLeftOut(t *testing.T) {
 func TestViewsClusterIsThatOfItsClients_S14(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
 		c.Views = []views.View{
-			{Name: "east", Match: views.Match{Namespaces: []string{"istio-system"}}, ClusterID: "east", ExcludeOwn: true},
+			{Name: "east", Match: views.Match{Namespaces: []string{"istio-system"}}, ClusterID: "east"},
 			{Name: "west", Match: views.Match{NodeIDs: []string{"w"}}, ClusterID: "west"},
 		}
 	})
 	r.west.Put(west(se("shop", "b", "west")))
 	r.put(east(se("shop", "a", "east")))
 	r.eventually(t, "both are served", func() bool { return r.view().snapshot(typeSE).Count == 2 })
-	for id, want := range map[string]string{node().Id: "shop/b=west", "w": "shop/a=east shop/b=west"} {
+	for id, want := range map[string]string{node().Id: "shop/b=west", "w": "shop/a=east"} {
 		n := node("CLUSTER_ID", "west") // a claim that the view overrules, or does not ask for
 		n.Id = id
 		d := r.delta()
@@ -223,7 +223,7 @@ func TestClientsOfOneVariantShare(t *testing.T) {
 	}
 	encoded := func(v *view) (n int) {
 		for _, p := range v.snapshot(typeSE).Pages {
-			if p.Encoded(snapshot.Full) {
+			if p.Encoded(snapshot.Short) {
 				n++
 			}
 		}

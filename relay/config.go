@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"time"
 
 	"meshrelay/admin"
 	"meshrelay/config"
@@ -71,7 +70,7 @@ func viewsOf(all []config.View) ([]views.View, error) {
 		}
 		view := views.View{
 			Name: v.Name, Match: views.Match(v.Match), Default: v.Default,
-			ClusterID: v.ClusterID, ExcludeOwn: true,
+			ClusterID: v.ClusterID,
 		}
 		// A view without rules accepts every resource: Accepts stays nil.
 		if sources := v.Sources; len(sources) > 0 || v.Rules().LimitsContent() {
@@ -119,13 +118,6 @@ func limitsOf(d config.Downstream) downstream.Limits {
 	return downstream.Limits{Limits: admit.Limits{MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams, MaxRequestBytes: d.MaxRequestBytes}}
 }
 
-const (
-	// maxConnectionAge has clients connect anew now and then, so that they spread over replicas.
-	maxConnectionAge, maxConnectionAgeGrace = 30 * time.Minute, 10 * time.Second
-	// sendTimeout is how long a client may leave a response unread.
-	sendTimeout = 5 * time.Minute
-)
-
 func downstreamConfig(cfg *config.Config, version string) (downstream.Config, error) {
 	d := cfg.Downstream
 	all, err := viewsOf(cfg.Views)
@@ -133,10 +125,8 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		return downstream.Config{}, err
 	}
 	out := downstream.Config{
-		NodeID: cfg.Node.ID, RelayName: cfg.Provenance.Relay, ShortForIstiods: true, Version: version, Views: all,
-		MaxConnectionAge: maxConnectionAge, MaxConnectionAgeGrace: maxConnectionAgeGrace,
-		DrainTimeout: d.DrainTimeout.D(), SendTimeout: sendTimeout,
-		Limits: limitsOf(d),
+		NodeID: cfg.Node.ID, RelayName: cfg.Provenance.Relay, Version: version, Views: all,
+		DrainTimeout: d.DrainTimeout.D(), Limits: limitsOf(d),
 	}
 	for _, l := range d.Listeners {
 		listener := downstream.Listener{Address: l.Address, View: l.View, Debug: l.Debug}

@@ -31,9 +31,9 @@ const (
 	View        Reason = "view"        // no view matches the client
 	Views       Reason = "views"       // maxViews, MaxViewsPerPeer
 	Debug       Reason = "debug"       // Listener.Debug, maxStatusStreams
-	Unread      Reason = "unread"      // SendTimeout
+	Unread      Reason = "unread"      // unreadTimeout
 	Certificate Reason = "certificate" // expired, or signed by a CA that is no longer trusted
-	Silent      Reason = "silent"      // FirstRequestTimeout
+	Silent      Reason = "silent"      // firstTimeout
 	Handshake   Reason = "handshake"   // TLS: no certificate, or a certificate that is not accepted
 )
 

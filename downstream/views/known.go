@@ -63,7 +63,7 @@ func (k *Known) Narrow(want Selection) Selection {
 	defer k.mu.Unlock()
 	want.Cluster = cmp.Or(k.same[want.Cluster], want.Cluster)
 	if !k.has(claim{want.Cluster, false}) {
-		want.Cluster, want.strangeCluster, want.OfOwn = "", !want.OfOwn, false
+		want.Cluster, want.strangeCluster = "", true
 	}
 	if !k.has(claim{want.Revision, true}) {
 		want.Revision, want.strangeRevision = "", true

@@ -10,10 +10,8 @@ import (
 // Selection shows everything. Selections that are equal show the same.
 type Selection struct {
 	Rule *Rule // nil: accepts every copy
-	// Copies of Cluster are left out, unless OfOwn; copies for other revisions than Revision are, too (PROTOCOL C11,
-	// S14).
+	// Copies of Cluster, and copies for other revisions than Revision, are left out (PROTOCOL C11, S14).
 	Cluster, Revision string
-	OfOwn             bool
 	// strangeCluster and strangeRevision are set when the client claims a cluster or a revision that is not
 	// known.
 	strangeCluster, strangeRevision bool
@@ -25,13 +23,12 @@ func (r *Rule) Selection(c Client) Selection {
 	if r.Accepts != nil {
 		s.Rule = r
 	}
-	s.OfOwn = !r.ExcludeOwn && s.Cluster != ""
 	return s
 }
 
 // Accepts reports whether a copy is seen, whatever is known.
 func (s Selection) Accepts(r *mirror.Resource) bool {
-	if s.Cluster != "" && !s.OfOwn && r.Cluster() == s.Cluster {
+	if s.Cluster != "" && r.Cluster() == s.Cluster {
 		return false
 	}
 	if (s.Revision != "" || s.strangeRevision) && r.Revision() != "" && r.Revision() != s.Revision {

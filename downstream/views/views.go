@@ -41,8 +41,6 @@ type View struct {
 	Shows string
 	// ClusterID replaces the cluster that clients claim: an istiod claims none (PROTOCOL S14).
 	ClusterID string
-	// ExcludeOwn leaves out the copies that come from the client's own cluster, if that cluster is known.
-	ExcludeOwn bool
 }
 
 // Match selects clients. A client must match each field that is set, by one element of the list. The zero
@@ -91,7 +89,7 @@ type Rules struct {
 func New(all []View, listeners []Listener) (*Rules, error) {
 	rs := &Rules{byName: map[string]*Rule{}}
 	if len(all) == 0 {
-		rs.other = &Rule{View: View{Default: true, ExcludeOwn: true}}
+		rs.other = &Rule{View: View{Default: true}}
 	}
 	var errs error
 	for i, v := range all {
@@ -223,7 +221,7 @@ func (r *Rule) Limits() bool { return r.Accepts != nil }
 // Same reports whether clients can read the same by two rules, which may be of different configs.
 func (r *Rule) Same(o *Rule) bool {
 	same := r == o || r.Accepts == nil && o.Accepts == nil || r.Shows != "" && r.Shows == o.Shows
-	return same && r.ClusterID == o.ClusterID && r.ExcludeOwn == o.ExcludeOwn
+	return same && r.ClusterID == o.ClusterID
 }
 
 // longestShown bounds a value of a client in an error, in bytes.
