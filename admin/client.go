@@ -245,14 +245,6 @@ func (c Client) Reload(ctx context.Context) (ReloadStatus, error) {
 	return ask[ReloadStatus](ctx, c, http.MethodPost, "/reload", nil)
 }
 
-// Backup writes a copy of the state to w. It needs the socket.
-func (c Client) Backup(ctx context.Context, w io.Writer) error {
-	return c.do(ctx, http.MethodGet, "/state/backup", "application/octet-stream", func(body io.Reader) error {
-		_, err := io.Copy(w, body)
-		return err
-	})
-}
-
 // BundleOptions are the settings of a support bundle.
 type BundleOptions struct {
 	// Seconds is the length of the CPU profile.

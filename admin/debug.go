@@ -27,7 +27,6 @@ type Resources interface {
 	Keys(kind mirror.Kind) []mirror.Key
 	Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource
 	Apart(keys []mirror.Key) string
-	Counts() map[mirror.Kind]int
 }
 
 // Clients reads the connected clients.
@@ -99,7 +98,6 @@ func documents() []document {
 		{"peers", "Identities and addresses with what their streams have cost, the most first", nil, (*Debug).peers},
 		{"replicas", "This replica and the others, with the orders that are not in force there", nil, (*Debug).replicas},
 		{"services", "Services, or one ?host= with its ServiceEntries and endpoints; ?port= filters endpoints, ?search= and ?from= hosts; ?client= is the connection whose view it is, ?limit= bounds lists", []string{"host", "port", "client", "search", "from", "limit"}, (*Debug).services},
-		{"summary", "Number of merged resources by kind", nil, (*Debug).summary},
 		{"upstreams", "State of each upstream", nil, (*Debug).upstreams},
 		{"versions", "Versions of the merged resources", nil, (*Debug).versions},
 	}
@@ -168,14 +166,6 @@ func (d *Debug) connections(w io.Writer, _ url.Values) error {
 
 func (d *Debug) peers(w io.Writer, _ url.Values) error {
 	return writeJSON(w, notNil(d.clients.Peers()))
-}
-
-func (d *Debug) summary(w io.Writer, _ url.Values) error {
-	counts := map[string]int{}
-	for kind, n := range d.views.Resources.Counts() {
-		counts[kind.String()] = n
-	}
-	return writeJSON(w, counts)
 }
 
 // notNil returns s, or an empty slice for nil: JSON then has an empty array instead of null.

@@ -31,7 +31,7 @@ func checkJSON(t *testing.T, name, body string) {
 
 func TestDebugDocumentsHaveTheirShape(t *testing.T) {
 	f := newFixture(t, Config{})
-	for _, name := range []string{"configz", "mesh", "connections", "upstreams", "leftout", "peers", "summary"} {
+	for _, name := range []string{"configz", "mesh", "connections", "upstreams", "leftout", "peers"} {
 		code, body, header := f.do(t, request{path: "/debug/" + name})
 		if code != http.StatusOK || header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d, %s", name, code, header.Get("Content-Type"))

@@ -59,9 +59,6 @@ func (s *Server) routes() (all []route) {
 		MaxRequestsInFlight: maxDebugRequests,
 	}))
 	host("GET /version", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.Version()) })
-	for _, pattern := range []string{"GET /{$}", "GET /debug/{$}", "GET /debug"} {
-		host(pattern, s.index)
-	}
 	if s.deps.Pages != nil {
 		add("GET /ui/", http.HandlerFunc(s.pages))
 		add("GET /ui", http.RedirectHandler("/ui/", http.StatusSeeOther))

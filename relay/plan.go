@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -21,13 +20,9 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
-// mergeTold is how often Merge reports the status of the upstreams.
-const mergeTold = 200 * time.Millisecond
-
 // Merge connects to the upstreams of a config, waits until all have synced, and returns the merged
-// resources as /debug/configz lists them. While it waits, it passes the status of the upstreams to told,
-// unless told is nil.
-func Merge(ctx context.Context, file *config.Config, told func([]upstreams.Status)) (merged []*mirror.Resource, err error) {
+// resources as /debug/configz lists them.
+func Merge(ctx context.Context, file *config.Config) (merged []*mirror.Resource, err error) {
 	cfg, err := WithClusters(ctx, file)
 	if err != nil {
 		return nil, err
@@ -50,19 +45,10 @@ func Merge(ctx context.Context, file *config.Config, told func([]upstreams.Statu
 		stop()
 		err = errors.Join(err, group.Wait())
 	}()
-	tick := time.NewTicker(mergeTold)
-	defer tick.Stop()
-	for waiting := true; waiting; {
-		select {
-		case <-ctx.Done():
-			return nil, notSynced(manager.Status())
-		case <-aggregate.Synced():
-			waiting = false
-		case <-tick.C:
-		}
-		if told != nil {
-			told(manager.Status())
-		}
+	select {
+	case <-ctx.Done():
+		return nil, notSynced(manager.Status())
+	case <-aggregate.Synced():
 	}
 	for _, kind := range aggregate.Kinds() {
 		if kind == mirror.MeshConfig {

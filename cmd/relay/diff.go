@@ -10,7 +10,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -73,14 +72,7 @@ func diff(cmd *cobra.Command, a, b string, o diffOptions) error {
 	if o.timeout <= 0 {
 		return fmt.Errorf("--timeout is %v: want more than 0", o.timeout)
 	}
-	var changes view.Changes
-	var read atomic.Int32
-	whileWaiting(cmd, func() string {
-		if n := read.Load(); n < 2 {
-			return fmt.Sprintf("reading %s and %s: %d of 2 read", a, b, n)
-		}
-		return "comparing"
-	}, func() { changes, err = o.compare(cmd.Context(), [2]string{a, b}, sel, &read) })
+	changes, err := o.compare(cmd.Context(), [2]string{a, b}, sel)
 	if err != nil {
 		return err
 	}
@@ -93,15 +85,13 @@ func diff(cmd *cobra.Command, a, b string, o diffOptions) error {
 	return err
 }
 
-// compare returns the changes that turn the first side into the second. It counts in read the sides that it
-// has read.
-func (o diffOptions) compare(ctx context.Context, names [2]string, sel *selection.Selection, read *atomic.Int32) (none view.Changes, err error) {
+// compare returns the changes that turn the first side into the second.
+func (o diffOptions) compare(ctx context.Context, names [2]string, sel *selection.Selection) (none view.Changes, err error) {
 	sides, errs := [2]map[mirror.Key]*mirror.Resource{}, [2]error{}
 	var both sync.WaitGroup
 	for i, name := range names {
 		both.Go(func() {
 			sides[i], errs[i] = o.selected(ctx, name, sel)
-			read.Add(1)
 		})
 	}
 	both.Wait()

@@ -18,10 +18,9 @@ import (
 type onDisk struct{ dir, upstream string }
 
 // read returns the selected upstreams of the state. Of a damaged state it returns the intact ones, and an error.
-func (d onDisk) read(cmd *cobra.Command) (all []state.Contents, err error) {
+func (d onDisk) read() (all []state.Contents, err error) {
 	path := local.Path(d.dir)
-	var file *state.File
-	whileWaiting(cmd, func() string { return "reading " + path }, func() { file, err = local.ReadFile(path) })
+	file, err := local.ReadFile(path)
 	switch {
 	case errors.Is(err, state.ErrInUse):
 		return nil, fmt.Errorf("%w: ask the relay: leave out --state", err)
@@ -42,8 +41,8 @@ func (d onDisk) read(cmd *cobra.Command) (all []state.Contents, err error) {
 }
 
 // resources returns the resources of the selected upstreams, after their import and rewrite rules, by kind and name.
-func (d onDisk) resources(cmd *cobra.Command) (all []*mirror.Resource, problems []error) {
-	sources, err := d.read(cmd)
+func (d onDisk) resources() (all []*mirror.Resource, problems []error) {
+	sources, err := d.read()
 	for _, s := range sources {
 		for _, r := range s.Records {
 			all = append(all, r.Resource)
@@ -61,7 +60,7 @@ func (d onDisk) list(cmd *cobra.Command, o *output) error {
 	if o.format != "table" {
 		return fmt.Errorf("missing KIND: with -o %s name a kind, or all; without KIND, \"relay get --state %s\" lists the upstreams", o.format, d.dir)
 	}
-	sources, err := d.read(cmd)
+	sources, err := d.read()
 	if len(sources) > 0 {
 		fmt.Fprint(cmd.OutOrStdout(), cliview.State(sources, time.Now()))
 	}

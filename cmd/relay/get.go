@@ -33,7 +33,6 @@ type getOptions struct {
 	output        output
 	labels        string
 	search        string
-	sortBy        string
 	noHeaders     bool
 	watch         bool
 	rows          rowLimit
@@ -104,9 +103,6 @@ and rewrite rules, and before the merge. Without KIND, it then lists the upstrea
   relay get serviceentries,vs -n shop
   relay get se db -n shop -o yaml
 
-  # The newest last
-  relay get se -A --sort-by .metadata.creationTimestamp
-
   # Follow changes
   relay get virtualservices -A --watch
 
@@ -138,7 +134,6 @@ and rewrite rules, and before the merge. Without KIND, it then lists the upstrea
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list all namespaces")
 	f.StringVarP(&o.labels, "selector", "l", "", "list resources whose labels match this `selector`, such as team=shop,tier!=test")
 	f.StringVar(&o.search, "search", "", "list resources with this `text` in namespace/name")
-	f.StringVar(&o.sortBy, "sort-by", "", "sort the resources of each kind by the field at this `JSONPath`, such as .metadata.creationTimestamp")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "leave out the titles of tables")
 	f.BoolVarP(&o.watch, "watch", "w", false, "after the resources, list changes until interrupted")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the server's complete answer")
@@ -197,13 +192,6 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	if o.watch && o.output.path != nil {
 		return errors.New("--watch has no jsonpath: use -o json")
 	}
-	if o.watch && o.sortBy != "" {
-		return errors.New("--watch lists changes as they come: leave out --sort-by")
-	}
-	order, err := parseSortKey(o.sortBy)
-	if err != nil {
-		return err
-	}
 	opts := cliview.ResourceOptions{
 		Format: cliview.Format(format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1,
 		Single: sel.Single(), NoHeaders: o.noHeaders,
@@ -216,14 +204,14 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 		}
 		return watch(ctx, cmd, cfg, sel, opts, &o.rows)
 	}
-	return list(ctx, cmd, cfg, sel, order, opts, o)
+	return list(ctx, cmd, cfg, sel, opts, o)
 }
 
-func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, order sortKey, opts cliview.ResourceOptions, o getOptions) error {
+func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts cliview.ResourceOptions, o getOptions) error {
 	var resources []*mirror.Resource
 	var problems []error
 	if o.disk.dir != "" {
-		resources, problems = o.disk.resources(cmd)
+		resources, problems = o.disk.resources()
 	} else {
 		var broken []error
 		var err error
@@ -235,9 +223,6 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 		}
 	}
 	found := sel.Find(resources)
-	if err := order.sort(found.Groups); err != nil {
-		return err
-	}
 	missing := sel.Missing(found)
 	switch {
 	case len(found.Keys) > 0, opts.Format == cliview.JSON && len(missing) == 0:

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	networkingv1 "istio.io/api/networking/v1alpha3"
 
@@ -31,29 +29,6 @@ func onScreen(t *testing.T, args ...string) (out, errs string) {
 		t.Error(err)
 	}
 	return stdout.String(), stderr.String()
-}
-
-// TestWhoWaitsIsToldEachSecondWhatFor on a terminal. Programs and fast commands get no progress lines.
-func TestWhoWaitsIsToldEachSecondWhatFor(t *testing.T) {
-	for _, tc := range []struct {
-		watched bool
-		takes   time.Duration
-		want    string
-	}{
-		{true, 900 * time.Millisecond, ""},
-		{true, 2500 * time.Millisecond, "reading a (1 s)\nreading a (2 s)\n"},
-		{false, 2500 * time.Millisecond, ""},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			var errs bytes.Buffer
-			cmd := newRoot()
-			cmd.SetErr(screen{Writer: visible.NewWriter(&errs), terminal: tc.watched})
-			whileWaiting(cmd, func() string { return "reading a" }, func() { await.Pass(tc.takes) })
-			if errs.String() != tc.want {
-				t.Errorf("watched %v, %v: %q", tc.watched, tc.takes, errs.String())
-			}
-		})
-	}
 }
 
 // TestATerminalGetsNoMoreResourcesThanTheLimit. A pipe gets all without --limit.

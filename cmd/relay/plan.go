@@ -14,7 +14,6 @@ import (
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/config"
 	"meshrelay/relay"
-	"meshrelay/upstreams"
 )
 
 func newPlan(access *access) *cobra.Command {
@@ -49,16 +48,11 @@ It fails when an upstream does not sync in time: its resources would look remove
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			var told func([]upstreams.Status)
-			if watched(cmd) {
-				progress := cliview.NewProgress(cmd.ErrOrStderr())
-				told = func(all []upstreams.Status) { progress.Told(all, time.Now()) }
-			}
 			running := admin.Client{Address: cfg.Admin.Address}
 			if cmd.Flags().Changed("admin") {
 				running.Address = access.address
 			}
-			changes, err := plan(ctx, running, cfg, told)
+			changes, err := plan(ctx, running, cfg)
 			if err != nil {
 				return err
 			}
@@ -93,7 +87,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 }
 
 // plan returns what a config would change in a running relay.
-func plan(ctx context.Context, running admin.Client, cfg *config.Config, told func([]upstreams.Status)) (view.Changes, error) {
+func plan(ctx context.Context, running admin.Client, cfg *config.Config) (view.Changes, error) {
 	unread := func(err error) (view.Changes, error) {
 		return view.Changes{}, fmt.Errorf("read the running relay: %w", hinted(err))
 	}
@@ -101,7 +95,7 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config, told fu
 	if err != nil {
 		return unread(err)
 	}
-	merged, err := relay.Merge(ctx, cfg, told)
+	merged, err := relay.Merge(ctx, cfg)
 	if err != nil {
 		// Otherwise the plan would show all resources of such an upstream as removed.
 		return view.Changes{}, fmt.Errorf("no plan: %w; find the cause with relay doctor, or wait longer with --timeout", err)

@@ -3,10 +3,11 @@
 package main
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -239,11 +240,16 @@ func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
 func (p *process) awaitOnDisk(resources int) {
 	p.t.Helper()
 	await.Until(p.t, fmt.Sprintf("%d resources are on disk", resources), func() bool {
-		var copied bytes.Buffer
-		if err := (admin.Client{Address: p.admin, Socket: filepath.Join(p.dir, "admin.sock")}).Backup(p.t.Context(), &copied); err != nil {
+		dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(p.dir, "admin.sock"))
+		}
+		client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+		resp, err := client.Get("http://relay/state/backup")
+		if err != nil {
 			return false
 		}
-		f, err := readBackup(p.t, &copied)
+		defer resp.Body.Close()
+		f, err := readBackup(p.t, resp.Body)
 		return err == nil && len(f.Sources) == 1 && f.Sources[0].Meta.Synced && len(f.Sources[0].Records) == resources
 	})
 }

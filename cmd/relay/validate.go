@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -62,19 +61,14 @@ func validate(cmd *cobra.Command, file, format string) error {
 	cfg.FitMemory(memory.SetLimit())
 	problems := errlist.Split(err)
 	resources, warnings := 0, []string(nil)
-	var reading atomic.Pointer[string]
-	reading.Store(&file)
-	whileWaiting(cmd, func() string { return fmt.Sprintf("reading the files of %s", *reading.Load()) }, func() {
-		for _, u := range cfg.Upstreams {
-			reading.Store(&u.Name)
-			has := relay.Read(cmd.Context(), u)
-			resources += has.Resources
-			problems = append(problems, has.Problems...)
-			for _, f := range has.Objections.Findings("") {
-				warnings = append(warnings, fmt.Sprintf("upstream %s: %s: %s", u.Name, f.What, f.Why))
-			}
+	for _, u := range cfg.Upstreams {
+		has := relay.Read(cmd.Context(), u)
+		resources += has.Resources
+		problems = append(problems, has.Problems...)
+		for _, f := range has.Objections.Findings("") {
+			warnings = append(warnings, fmt.Sprintf("upstream %s: %s: %s", u.Name, f.What, f.Why))
 		}
-	})
+	}
 	if err := cmd.Context().Err(); err != nil {
 		return err // the rest was not read
 	}
