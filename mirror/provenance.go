@@ -82,7 +82,7 @@ func (r *Resource) Provenance() Provenance { return ParseProvenance(string(r.met
 func (r *Resource) Hops() int {
 	value, ok := r.annotation(ProvenanceAnnotation)
 	if _, path := splitVia(value); ok && path != nil {
-		return 1 + bytes.Count(path, []byte(","))
+		return 1 + bytes.Count(path, comma)
 	}
 	return 0
 }
@@ -184,7 +184,7 @@ const (
 // Sunk returns the name of the sink that has written r, if r passed a relay on its way there.
 func (r *Resource) Sunk(relay string) (sink string, ok bool) {
 	path, _ := r.annotation(PathAnnotation)
-	for name := range bytes.SplitSeq(path, []byte(",")) {
+	for name := range bytes.SplitSeq(path, comma) {
 		if string(name) == relay {
 			label, ok := r.pair(4, SinkLabel)
 			return string(label), ok

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"slices"
@@ -25,6 +26,8 @@ const (
 	markLen   = markBytes / 3 * 4
 	markDot   = '.'
 )
+
+var comma = []byte(",")
 
 // AppendShort appends the short form of Frame to b. It appends Frame itself for a resource without provenance,
 // which has no short form.
@@ -69,25 +72,12 @@ func cutProvenance(meta []byte) (before, after, path []byte) {
 	return before, after[:len(after)-len(last)], path
 }
 
-// eachRelay calls f with each relay of a path.
-func eachRelay(path []byte, f func(name []byte)) {
-	for len(path) > 0 {
-		name, rest := path, []byte(nil)
-		if i := slices.Index(path, ','); i >= 0 {
-			name, rest = path[:i], path[i+1:]
-		}
-		f(name)
-		path = rest
-	}
-}
-
-func marksLen(path []byte) (n int) {
-	eachRelay(path, func([]byte) { n += markLen })
-	return n
-}
+func marksLen(path []byte) int { return markLen * (1 + bytes.Count(path, comma)) }
 
 func appendMarks(b, path []byte) []byte {
-	eachRelay(path, func(name []byte) { b = appendMark(b, xxh3.Hash(name)) })
+	for name := range bytes.SplitSeq(path, comma) {
+		b = appendMark(b, xxh3.Hash(name))
+	}
 	return b
 }
 
