@@ -46,8 +46,8 @@ type Owners interface {
 	Yielding() Yielding
 	// Yields reports whether a resource of a kind yields to one of another source and perhaps of another kind.
 	Yields(kind, to Kind) bool
-	// Reason tells in a few words that r yields to other.
-	Reason(r, other *Resource, what string) string
+	// Reason tells in a few words that a resource yields to other.
+	Reason(other *Resource, what string) string
 }
 
 // SetOwners sets the Owners, nil for none. They must be comparable. It may be called at any time.
@@ -468,7 +468,7 @@ func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, unit
 						continue
 					}
 					if looks += 1 + (len(mine.Scopes)+len(o.claims().Scopes))/maxScopes; looks > maxLooks || mine.meets(o.claims()) && a.servesCopy(o, accept) {
-						return x.by.Reason(r, o.resource, what)
+						return x.by.Reason(o.resource, what)
 					}
 				}
 			}

@@ -14,7 +14,7 @@ func (oneHost) Claims(*Resource, func(Key) []string) Claims { return Claims{What
 func (oneHost) Owns(Kind) bool                              { return true }
 func (oneHost) Yielding() Yielding                          { return LaterYield }
 func (oneHost) Yields(_, _ Kind) bool                       { return true }
-func (oneHost) Reason(_, _ *Resource, _ string) string      { return "taken" }
+func (oneHost) Reason(_ *Resource, _ string) string         { return "taken" }
 
 // TestClaimsThatChangeTogetherAreQueuedOnceInABatch: two sources that change all their claims of one host cost the sum of
 // their claims for each batch, and not the product.

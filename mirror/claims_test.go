@@ -254,7 +254,7 @@ func (claimsOf) Yielding() mirror.Yielding { return mirror.LaterYield }
 func (claimsOf) Yields(kind, to mirror.Kind) bool {
 	return kind == to && kind == federation.ServiceEntry
 }
-func (claimsOf) Reason(_, _ *mirror.Resource, what string) string { return what }
+func (claimsOf) Reason(_ *mirror.Resource, what string) string { return what }
 
 // TestWhatIsUnitedIsNoConflict: the resources of one host that a union makes one, and copies of one key.
 func TestWhatIsUnitedIsNoConflict(t *testing.T) {

@@ -55,6 +55,6 @@ func (hostOwners) Yields(kind, to mirror.Kind) bool {
 }
 
 // Reason implements mirror.Owners.
-func (o hostOwners) Reason(_, other *mirror.Resource, host string) string {
+func (o hostOwners) Reason(other *mirror.Resource, host string) string {
 	return fmt.Sprintf("host %s is also claimed by %s from %s (hostConflicts: %s)", text.Abbreviate(host), other.Key(), other.Source(), string(o))
 }
