@@ -436,3 +436,25 @@ func TestAHoldThatHasShrunkIsReleasedEverywhere(t *testing.T) {
 		w.wantServed("by its former ID", 6, 6)
 	})
 }
+
+// TestOrdersOfANewerVersionAreLeftAsTheyAre: the replica says what to do, and a freeze is in force there meanwhile.
+func TestOrdersOfANewerVersionAreLeftAsTheyAre(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		const newer, cure = `{"version":2}`, "update this replica"
+		a := w.replicas[0]
+		a.has(numbered(0, 3)...)
+		w.quiet()
+		w.store.set(func() { w.store.data["orders"] = newer })
+		w.quiet()
+		e, err := a.order("freeze", intake.Order{Reason: "r"})
+		if err != nil || e.Replicas == nil || !strings.Contains(e.Replicas.Unwritten, cure) {
+			t.Errorf("%+v, %v", e.Replicas, err)
+		}
+		a.wantRefused("rollback", intake.Order{To: 1}, cure)
+		w.quiet()
+		w.wantFrozen("r")
+		if problems := strings.Join(a.m.OrderProblems(), " "); !strings.Contains(problems, cure) || w.store.data["orders"] != newer {
+			t.Errorf("problems %q, orders %q", problems, w.store.data["orders"])
+		}
+	})
+}
