@@ -280,7 +280,7 @@ func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
 		t.Errorf("refused because of a host: %+v", refused)
 	}
 	a.SetPolicies(map[mirror.Kind]mirror.Policy{{Group: "networking.istio.io", Kind: "ServiceEntry"}: merge.Union{SameHost: true}}, nil)
-	if got := conflicts().Hosts[0].Apart; !strings.Contains(got, "payments/db is of another namespace, and merge[].acrossNamespaces is not set") {
+	if got := conflicts().Hosts[0].Apart; !strings.Contains(got, "payments/db is of another namespace") {
 		t.Errorf("with one: %q", got)
 	}
 }

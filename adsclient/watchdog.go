@@ -102,6 +102,6 @@ func (s *stream) stalled() error {
 		types, more = types[:shown], ", …"
 	}
 	return status.Error(codes.DeadlineExceeded, fmt.Sprintf(
-		"%d of %d types were not answered and nothing came for %v: %s%s; the server may wait for its own sources, or a proxy may hold the stream: look at both, or raise syncTimeout",
+		"%d of %d types were not answered and nothing came for %v: %s%s; the server may wait for its own sources, or a proxy may hold the stream: look at both",
 		len(s.waiting), len(s.relisted), s.client.cfg.SyncTimeout, strings.Join(types, ", "), more))
 }

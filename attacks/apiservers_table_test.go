@@ -113,7 +113,7 @@ func lists(in func(i int, metadata string) string, version func(int) string) []*
 		{finding: "D4", name: "Secrets of 500 MB of versions", clusters: secretsOf, told: `found`, once: true, hub: objects("secrets", 64, func(i int) string {
 			return named("evil", fmt.Sprint("s-", i), strings.Replace(version(i), `:"`, `:"`+strings.Repeat("x", 5<<20), 1), "")
 		}), run: strikeHub},
-		{finding: "D4", name: "an object of 8 MB in each kind, all at once", section: "syncTimeout: 5s", told: `west-0.*(silent|more than 64 KiB)`, api: everyKind(), seldom: true},
+		{finding: "D4", name: "an object of 8 MB in each kind, all at once", told: `west-0.*(silent|more than 64 KiB)`, api: everyKind(), seldom: true},
 
 		{finding: "D7", name: "six million labels of namespaces", limits: "maxBytes: 67108864", section: selecting, told: `west-0.*more than \d+ values`, api: objects("namespaces", 10, func(i int) string {
 			return named("", fmt.Sprint("ns-", i), `,"resourceVersion":"1","labels":{"a":""`+keys(0, 600_000, `,"%06d":""`)+`}`, "")
@@ -130,7 +130,7 @@ func lists(in func(i int, metadata string) string, version func(int) string) []*
 		})},
 
 		{finding: "D13", name: "a list of empty pages without end", told: `west-0.*more than \d+ pages`, api: pages("")},
-		{finding: "D13", name: "a list that drips for an hour", section: "syncTimeout: 1s", api: drip("serviceentries"), run: begin},
+		{finding: "D13", name: "a list that drips for an hour", api: drip("serviceentries"), run: begin},
 	}
 }
 

@@ -31,9 +31,9 @@ func (s *stage) setEast(n, more int) {
 
 func (s *stage) configure(a *attack, n int) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "node: {id: relay}\nstate: {dir: state, flushInterval: 50ms}\nadmin: {address: %q}\n%s\n", s.admin, a.rest)
+	fmt.Fprintf(&b, "node: {id: relay}\nstate: {dir: state}\nadmin: {address: %q}\n%s\n", s.admin, a.rest)
 	fmt.Fprintf(&b, "views: [{name: restricted, namespaces: {include: [public]}}, {name: all, default: true}]\n")
-	fmt.Fprintf(&b, "downstream:\n  startupTimeout: 5s\n  drainTimeout: 100ms\n  listeners: [{address: %q, plaintext: true}, {address: %q, plaintext: true, view: restricted}]\n  %s\n", s.address, s.restricted, a.downstream)
+	fmt.Fprintf(&b, "downstream:\n  startupTimeout: 5s\n  listeners: [{address: %q, plaintext: true}, {address: %q, plaintext: true, view: restricted}]\n  %s\n", s.address, s.restricted, a.downstream)
 	fmt.Fprintf(&b, "upstreams:\n- {name: east, xds: {addresses: [%q], plaintext: true}}\n", s.east.Addr)
 	wests := 1
 	switch {

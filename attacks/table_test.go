@@ -124,7 +124,7 @@ func attacks() []*attack {
 		}, 1)},
 
 		{finding: "B10", name: "endpoints and names for a service of another namespace", adds: `evil/db`,
-			rest: "merge: [{kinds: [serviceentries], policy: union, sameHost: true}]",
+			rest: "merge: [{kinds: [serviceentries], policy: unionByHost}]",
 			run: upstreamHas("evil/db", fakexds.MCP("evil/db", &networking.ServiceEntry{
 				Hosts: []string{"db.example"}, SubjectAltNames: []string{"spiffe://east/ns/evil/sa/evil"}, Resolution: networking.ServiceEntry_STATIC,
 				Ports: []*networking.ServicePort{{Number: 5432, Name: "tcp"}}, Endpoints: []*networking.WorkloadEntry{{Address: "198.51.100.66"}},
@@ -393,7 +393,7 @@ func openConfigs(s *stage, _ int) {
 	for listener, why := range map[string]string{
 		`{address: "0.0.0.0:0", plaintext: true}`:                                   "allowInsecure",
 		`{address: "127.0.0.1:0", tls: {certFile: a, keyFile: a}}`:                  "allowAnonymous",
-		`{address: "127.0.0.1:0", tls: {certFile: a, keyFile: a, clientCAFile: a}}`: "allowAnyIdentity",
+		`{address: "127.0.0.1:0", tls: {certFile: a, keyFile: a, clientCAs: [{file: a}]}}`: "allowAnyIdentity",
 		`{address: "127.0.0.1:0", plaintext: true, view: tenant}`:                   "match.identities",
 	} {
 		views := ""

@@ -20,9 +20,9 @@ const (
 `
 	rewriteRules = `    rewrite:
       namespacePrefix: fed-
-      hosts: [{from: example.com, to: mesh.example}]
+      hosts: {example.com: mesh.example}
 `
-	mergeRules = "merge: [{kinds: [ServiceEntry], policy: union, sameHost: true}]\n"
+	mergeRules = "merge: [{kinds: [ServiceEntry], policy: unionByHost}]\n"
 )
 
 // naming is what namespaces and domains are called.

@@ -42,7 +42,6 @@ func run() error {
 	var o options
 	flag.Uint64Var(&o.seed, "seed", 0, "`number` that all faults and changes follow from; 0: any")
 	flag.DurationVar(&o.lasts, "for", 4*time.Minute, "how `long` the scenarios take together, about, but for those that run only when they are named")
-	flag.StringVar(&o.relay, "relay", "../bin/relay", "`path` of the relay")
 	flag.StringVar(&o.scenarios, "scenario", "", "`names` of the scenarios to run, with commas, or all; empty: those above that run without being named")
 	flag.StringVar(&o.broke, "break", "", "build and run this `mutant` of the relay: "+strings.Join(mutants(), ", "))
 	flag.IntVar(&o.kills, "kills", 1000, "how `often` the scenario kills does that")
@@ -101,17 +100,9 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	binary, err := filepath.Abs(o.relay)
+	binary, err := buildRelay(ctx, o.broke, dir, false)
 	if err != nil {
 		return err
-	}
-	if o.broke != "" {
-		if binary, err = buildMutant(ctx, o.broke, dir); err != nil {
-			return err
-		}
-	}
-	if _, err := os.Stat(binary); err != nil {
-		return fmt.Errorf("%w: `make build` builds the relay", err)
 	}
 	j := newJournal(out)
 	left := o.lasts // for the ordinary scenarios that are still to come

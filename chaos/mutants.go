@@ -38,11 +38,14 @@ func mutate(text, root string) (map[string]string, error) {
 	_, files, _ := strings.Cut(text, "\n== ")
 	for section := range strings.SplitSeq(files, "\n== ") {
 		path, edits, _ := strings.Cut(section, "\n-- old\n")
-		data, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			return nil, err
+		content, known := changed[path]
+		if !known {
+			data, err := os.ReadFile(filepath.Join(root, path))
+			if err != nil {
+				return nil, err
+			}
+			content = string(data)
 		}
-		content := string(data)
 		for edit := range strings.SplitSeq(edits, "\n-- old\n") {
 			old, replacement, found := strings.Cut(edit, "\n-- new\n")
 			replacement = strings.TrimSuffix(replacement, "\n")
@@ -61,23 +64,20 @@ func mutate(text, root string) (map[string]string, error) {
 //go:embed machine.txt
 var machine string
 
-// buildMutant builds a relay with the changes of a mutant, or without any for an empty name.
-func buildMutant(ctx context.Context, name, dir string) (binary string, err error) {
-	return buildRelay(ctx, name, dir, false)
-}
+// pace has the relays of all scenarios wait less, in the same way.
+//
+//go:embed pace.txt
+var pace string
 
-// buildRelay is buildMutant. With own, the relay has a clock and names of its own: see machine.txt.
+// buildRelay builds a relay with the changes of a mutant, or without any for an empty name. With own, the relay has a
+// clock and names of its own: see machine.txt.
 func buildRelay(ctx context.Context, name, dir string, own bool) (binary string, err error) {
 	binary = filepath.Join(dir, "relay"+name)
-	args := []string{"build", "-buildvcs=false", "-o", binary}
-	if name != "" || own {
-		overlay, err := writeOverlay(ctx, name, dir, own)
-		if err != nil {
-			return "", fmt.Errorf("mutant %q: %w", name, err)
-		}
-		args = append(args, "-overlay", overlay)
+	overlay, err := writeOverlay(ctx, name, dir, own)
+	if err != nil {
+		return "", fmt.Errorf("mutant %q: %w", name, err)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/relay")...)
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", binary, "-overlay", overlay, "./cmd/relay")
 	cmd.Dir, cmd.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the relay in the directory above: %w: %s", err, text)
@@ -85,8 +85,8 @@ func buildRelay(ctx context.Context, name, dir string, own bool) (binary string,
 	return binary, nil
 }
 
-// writeOverlay writes the changed files of a mutant to dir, if it has a name, and with own those of machine.txt. It returns
-// the path of the overlay for go build.
+// writeOverlay writes the files to dir that a mutant, if it has a name, and pace.txt change, and with own those of
+// machine.txt. It returns the path of the overlay for go build.
 func writeOverlay(ctx context.Context, name, dir string, own bool) (string, error) {
 	var overlay struct{ Replace map[string]string }
 	overlay.Replace = map[string]string{}
@@ -101,6 +101,7 @@ func writeOverlay(ctx context.Context, name, dir string, own bool) (string, erro
 		}
 		return err
 	}
+	edits := pace
 	if name != "" {
 		if !slices.Contains(mutants(), name) {
 			return "", fmt.Errorf("there is none: want one of %s", strings.Join(mutants(), ", "))
@@ -109,13 +110,15 @@ func writeOverlay(ctx context.Context, name, dir string, own bool) (string, erro
 		if err != nil {
 			return "", err
 		}
-		root, err := filepath.Abs("..")
-		if err != nil {
-			return "", err
-		}
-		if err := add(name, string(text), root); err != nil {
-			return "", err
-		}
+		_, paced, _ := strings.Cut(pace, "\n== ")
+		edits = string(text) + "\n== " + paced
+	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		return "", err
+	}
+	if err := add(name, edits, root); err != nil {
+		return "", err
 	}
 	if own {
 		root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()

@@ -90,7 +90,7 @@ func (r *relay) configure(order []int) error {
 		}
 		b.WriteString("}\n")
 	}
-	fmt.Fprintf(&b, "downstream:\n  drainTimeout: 2s\n  listeners: [{address: %q, plaintext: true}]\nupstreams:\n", r.address)
+	fmt.Fprintf(&b, "downstream:\n  listeners: [{address: %q, plaintext: true}]\nupstreams:\n", r.address)
 	if order == nil {
 		for i := range r.upstreams {
 			order = append(order, i)
@@ -110,7 +110,7 @@ func (r *relay) configure(order []int) error {
 			continue
 		}
 		if u.kubeconfig != "" {
-			fmt.Fprintf(&b, "  kubernetes: {kubeconfig: %q, syncTimeout: 3s}\n", u.kubeconfig)
+			fmt.Fprintf(&b, "  kubernetes: {kubeconfig: %q}\n", u.kubeconfig)
 			if u.discovers {
 				b.WriteString("  services: {mode: discover}\n")
 			}
@@ -121,9 +121,6 @@ func (r *relay) configure(order []int) error {
 			quoted[i] = strconv.Quote(a)
 		}
 		fmt.Fprintf(&b, "  xds: {addresses: [%s], plaintext: true", strings.Join(quoted, ", "))
-		if len(u.addresses) > 1 {
-			b.WriteString(", syncTimeout: 3s, failbackAfter: 3s")
-		}
 		if u.partial {
 			b.WriteString(", partial: true")
 		}
@@ -188,7 +185,7 @@ func (r *relay) signal(sig syscall.Signal, ends bool) error {
 	}
 }
 
-// endPatience is how long a relay may take to end: more than its drainTimeout.
+// endPatience is how long a relay may take to end: more than draining takes.
 const endPatience = time.Minute
 
 // died reports whether the process has ended by itself.

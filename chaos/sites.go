@@ -205,7 +205,7 @@ provenance: {relay: %s}
 log: {level: debug}
 admin: {address: %q}
 state: {dir: %s}
-downstream: {drainTimeout: 1s, startupTimeout: 3s, listeners: [{address: %q, plaintext: true}]}
+downstream: {startupTimeout: 3s, listeners: [{address: %q, plaintext: true}]}
 upstreams:
 %sviews: [{name: all, default: true}]
 sinks:

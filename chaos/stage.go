@@ -26,8 +26,8 @@ const (
 	promptness = 3 * time.Second
 	// patience bounds the time in which a stage must become ready, before any fault.
 	patience = 2 * time.Minute
-	// flushed is how long after a change it is on disk: the relay's flushInterval, and a
-	// second for the disk.
+	// flushed is how long after a change it is on disk: a second, and another
+	// for the disk.
 	flushed = 2 * time.Second
 	// diskPatience is how long a relay may take to try a disk again that was full.
 	diskPatience = 35 * time.Second

@@ -26,8 +26,6 @@ type Clusters struct {
 	// AllowExec lists the programs that the kubeconfigs may run.
 	AllowExec   []Program `yaml:"allowExec,omitempty"`
 	RemoveAfter OpenEnded `yaml:"removeAfter" default:"24h" range:"1m 8760h" endless:"never"`
-	// Max limits the number of clusters followed at the same time.
-	Max int `yaml:"max" default:"100" range:"1 1000"`
 	// Upstream is a template. It has no name, no clusterID and no connection.
 	Upstream Upstream `yaml:"upstream"`
 }

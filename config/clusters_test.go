@@ -29,7 +29,7 @@ func TestAConfigWithClustersAloneIsValid(t *testing.T) {
 	if !is || section.Ingress.Mode != "off" || one.Upstream.FirstSync != config.FirstSyncOptional {
 		t.Errorf("the template is %+v", one.Upstream)
 	}
-	if one.Secrets.Namespace != "istio-system" || one.Secrets.Selector != "istio/multiCluster=true" || one.RemoveAfter.D() != 24*time.Hour || one.Max != 100 {
+	if one.Secrets.Namespace != "istio-system" || one.Secrets.Selector != "istio/multiCluster=true" || one.RemoveAfter.D() != 24*time.Hour {
 		t.Errorf("%+v", one)
 	}
 	c.FitMemory(1 << 30) // without upstreams
@@ -58,7 +58,6 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 		`secrets: {inCluster: true, namespace: A}`:                                                 `clusters[0].secrets.namespace: "A" is not a namespace`,
 		`secrets: {inCluster: true, selector: "a in"}`:                                             `clusters[0].secrets.selector: "a in" is not a label selector`,
 		`secrets: {inCluster: true}, removeAfter: 1s`:                                              "clusters[0].removeAfter: 1s is out of range: 1m0s to 8760h0m0s, or never",
-		`secrets: {inCluster: true}, max: 1001`:                                                    "clusters[0].max: 1001 is out of range",
 		`secrets: {inCluster: true}, ignore: [a/b]`:                                                `clusters[0].ignore[0]: "a/b" is not the ID of a cluster`,
 		`secrets: {inCluster: true}, allowExec: [""]`:                                              "clusters[0].allowExec[0]: no command",
 		`secrets: {inCluster: true}, allowExec: [{args: [b]}]`:                                     "clusters[0].allowExec[0]: no command",
@@ -87,7 +86,7 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 	} {
 		name := "name: fleet"
 		if strings.Contains(fields, "name: Fleet") {
-			name = "max: 1"
+			name = "removeAfter: 1h"
 		}
 		text := fmt.Sprintf("clusters:\n- {%s, %s}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n", name, fields)
 		_, err := parse(filepath.Join(dir, "relay.yaml"), []byte(strings.ReplaceAll(text, ", }", "}")))
@@ -226,11 +225,11 @@ func TestChangesOfClustersAreNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", "true}\n  max: 5\n- {name: other, secrets: {inCluster: true}}\n", 1)))
+	next, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", "true}\n  removeAfter: 5h\n- {name: other, secrets: {inCluster: true}}\n", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := config.Changes(before, next), []string{"clusters[fleet].max", "clusters: other added"}; !reflect.DeepEqual(got, want) {
+	if got, want := config.Changes(before, next), []string{"clusters[fleet].removeAfter", "clusters: other added"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := config.Diff(before, next); len(got) > 0 {

@@ -77,7 +77,6 @@ func (u Upstream) MarshalYAML() (any, error) {
 type Downstream struct {
 	Listeners      []Listener `yaml:"listeners"`
 	StartupTimeout Duration   `yaml:"startupTimeout" default:"30s" range:"1ms 24h"`
-	DrainTimeout   Duration   `yaml:"drainTimeout" default:"10s" range:"100ms 1h"`
 	// These follow the memory limit (Config.FitMemory).
 	MaxRequestBytes int `yaml:"maxRequestBytes,omitempty" range:"64Ki 1Gi"`
 	MaxConnections  int `yaml:"maxConnections,omitempty" range:"1 1000000"`

@@ -22,8 +22,6 @@ type (
 	Rewrite = rewrite.Rules
 	// Edit changes labels or annotations.
 	Edit = rewrite.Edit
-	// HostMapping replaces one domain, with its subdomains, by another.
-	HostMapping = rewrite.HostMapping
 	// Endpoints sets fields in the endpoints of services and workloads.
 	Endpoints = rewrite.Endpoints
 )
@@ -43,8 +41,7 @@ type Services struct {
 	Mode     string   `yaml:"mode" oneof:"omit asIs gateway discover"`
 	Gateways []string `yaml:"gateways,omitempty"`
 	// Network is the network behind Gateways, or in mode discover the network of the clients.
-	Network  string `yaml:"network,omitempty"`
-	Locality string `yaml:"locality,omitempty"` // of Gateways
+	Network string `yaml:"network,omitempty"`
 	// Selector is a label selector of Services, for API servers. Empty: all.
 	Selector string `yaml:"selector,omitempty"`
 	// Pods is whether the Pods of an API server are read. Nil: they are.
@@ -56,16 +53,11 @@ type Services struct {
 // ReadsPods reports whether the Pods of an API server are read.
 func (s Services) ReadsPods() bool { return s.Mode == ServicesDiscover && (s.Pods == nil || *s.Pods) }
 
-// MergeUnion is the only value of Merge.Policy with settings of its own.
-const MergeUnion = "union"
-
 // Merge configures the merge policy for keys that several upstreams have.
 type Merge struct {
 	// Kinds is empty to mean every kind that no other entry names.
-	Kinds            []string `yaml:"kinds,omitempty"`
-	Policy           string   `yaml:"policy" default:"first" oneof:"first newest reject union"`
-	SameHost         bool     `yaml:"sameHost"`
-	AcrossNamespaces bool     `yaml:"acrossNamespaces"`
+	Kinds  []string `yaml:"kinds,omitempty"`
+	Policy string   `yaml:"policy" default:"first" oneof:"first newest reject union unionByHost"`
 }
 
 // View selects what some clients are served. A client gets the first view that matches it.

@@ -50,17 +50,17 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 			`9: upstreams[0].rewrite.namespaces[a]: "a" and "b", which is not mapped, both become "b"`}},
 		{"a namespace becomes one with the prefix", "  import: {namespaces: {include: [a, b]}}\n  rewrite:\n    namespacePrefix: east-\n    namespaces: {a: east-b}\n", []string{
 			`10: upstreams[0].rewrite.namespaces[a]: "a" and "b", which is not mapped, both become "east-b"`}},
-		{"domains", "  rewrite:\n    hosts:\n    - {from: cluster.local, to: \"*.east\"}\n    - {from: cluster.local, to: east}\n", []string{
-			`9: upstreams[0].rewrite.hosts[0].to: "*.east"`,
-			`10: upstreams[0].rewrite.hosts[1].from: "cluster.local" is mapped already`}},
+		{"domains", "  rewrite:\n    hosts:\n      cluster.local: \"*.east\"\n      \"*\": east\n", []string{
+			`9: upstreams[0].rewrite.hosts[cluster.local]: "*.east"`,
+			`10: upstreams[0].rewrite.hosts[*]: "*"`}},
 		{"prefix that makes no name", "  rewrite: {namePrefix: -a, namespacePrefix: A}\n", []string{
 			"7: upstreams[0].rewrite.namespacePrefix: ", "7: upstreams[0].rewrite.namePrefix: "}},
 		{"labels", "  rewrite:\n    labels:\n      set: {\"a b\": x, c: \"d e\"}\n", []string{
 			"9: upstreams[0].rewrite.labels.set[a b]: ", "9: upstreams[0].rewrite.labels.set[c]: "}},
-		{"services", "  services:\n    mode: gateway\n    locality: a/b\n", []string{"7: upstreams[0].services.gateways: missing"}},
+		{"services", "  services:\n    mode: gateway\n", []string{"7: upstreams[0].services.gateways: missing"}},
 		{"services behind a gateway that would not know them", "  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {namespacePrefix: east-}\n", []string{
 			"7: upstreams[0].services.mode: a gateway routes by the service names of its own mesh"}},
-		{"services behind a gateway, in a cluster domain that is mapped", "  domainSuffix: east.corp\n  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {hosts: [{from: corp, to: example}]}\n", []string{
+		{"services behind a gateway, in a cluster domain that is mapped", "  domainSuffix: east.corp\n  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {hosts: {corp: example}}\n", []string{
 			"8: upstreams[0].services.mode: a gateway routes by the service names of its own mesh"}},
 		{"short hosts", "  rewrite:\n    shortHosts: drop\n", []string{`8: upstreams[0].rewrite.shortHosts: "drop": want one of complete, keep`}},
 		{"cluster domain", "  domainSuffix: .cluster.local\n  rewrite: {namePrefix: -a}\n", []string{
@@ -68,8 +68,8 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 		{"mode of services", "  services: {mode: all}\n", []string{`7: upstreams[0].services.mode: "all": want one of omit, asIs, gateway, discover`}},
 		{"gateways of another mode", "  services: {mode: discover, gateways: [10.0.0.1]}\n", []string{`7: upstreams[0].services.gateways: only for mode: gateway, and the mode is "discover"`}},
 		{"gateway address", "  services: {mode: gateway, gateways: [\"a:b\"]}\n", []string{`7: upstreams[0].services.gateways[0]: gateway "a:b": want an IP address or a DNS name`}},
-		{"gateways that lead nowhere", "  services: {mode: gateway, gateways: [\"gw_east!\", 0.0.0.0], locality: a/b/c/d}\n", []string{
-			"7: upstreams[0].services.gateways[0]: ", "7: upstreams[0].services.gateways[1]: ", "7: upstreams[0].services.locality: "}},
+		{"gateways that lead nowhere", "  services: {mode: gateway, gateways: [\"gw_east!\", 0.0.0.0]}\n", []string{
+			"7: upstreams[0].services.gateways[0]: ", "7: upstreams[0].services.gateways[1]: "}},
 		{"exportTo of nothing", "  rewrite: {exportTo: []}\n", []string{"7: upstreams[0].rewrite.exportTo: empty, which would export everything"}},
 		{"services of files", "- {name: f, file: {path: x}, services: {mode: asIs}}\n", []string{`7: upstreams[1].services.mode: "asIs" is only for xds upstreams and API servers`}},
 		{"services of API servers", "- {name: k, kubernetes: {inCluster: true}, services: {mode: asIs, pods: true, selector: a}}\n- name: l\n  kubernetes: {inCluster: true}\n  import: {kinds: [se]}\n  services: {mode: discover, selector: a in, pods: false}\n- name: m\n  kubernetes: {inCluster: true}\n  import: {kinds: [vs]}\n  services: {mode: gateway, gateways: [192.0.2.1], pods: false}\n", []string{
@@ -80,14 +80,12 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 			"7: upstreams[0].services.selector: only for the services of API servers", "7: upstreams[0].services.pods: only for API servers with mode: discover"}},
 		{"HBONE of pods that are not read", "  services: {mode: discover, ambient: hbone}\n- {name: k, kubernetes: {inCluster: true}, services: {mode: discover, pods: false, ambient: hbone}}\n- {name: l, kubernetes: {inCluster: true}, services: {mode: discover, ambient: on}}\n", []string{
 			"7: upstreams[0].services.ambient: only for API servers with mode: discover", "8: upstreams[1].services.ambient: only for API servers", `9: upstreams[2].services.ambient: "on": want one of hbone`}},
-		{"merge", "merge:\n- {policy: oldest}\n- {kinds: [vs], policy: union}\n- {kinds: [vs, nonsense]}\n- {policy: newest, sameHost: true}\n- {}\n- {kinds: [se], policy: union, acrossNamespaces: true}\n", []string{
-			`8: merge[0].policy: "oldest": want one of first, newest, reject, union`,
+		{"merge", "merge:\n- {policy: oldest}\n- {kinds: [vs], policy: union}\n- {kinds: [vs, nonsense]}\n- {policy: newest}\n- {}\n", []string{
+			`8: merge[0].policy: "oldest": want one of first, newest, reject, union, unionByHost`,
 			"9: merge[1].kinds[0]: policy union is for networking.istio.io/ServiceEntry only",
 			"10: merge[2].kinds[0]: merge[1] already names networking.istio.io/VirtualService",
 			`10: merge[2].kinds[1]: unknown kind "nonsense"`,
-			`11: merge[3].sameHost: only for policy: union, and the policy is "newest"`,
-			"12: merge[4]: merge[3] already applies to all other kinds",
-			"13: merge[5].acrossNamespaces: only with sameHost: true"}},
+			"12: merge[4]: merge[3] already applies to all other kinds"}},
 		{"views that nobody can have", "views:\n- name: a\n- {name: b, match: {nodeIDs: [\"*\"]}}\n- {name: c, match: {clusterIDs: [x]}}\n- {name: d, match: {nodeIDs: [\"*\"]}}\n", []string{
 			"8: views[0]: no client can get this view: it has no match, is not the default, and no listener names it",
 			"10: views[2].match: no client can get this view: views[1] comes first and matches every client",
@@ -137,12 +135,12 @@ func TestRulesThatAreTaken(t *testing.T) {
 		"two namespaces become one, of which one is not imported": "  import: {namespaces: {exclude: [b]}}\n  rewrite: {namespaces: {a: c, b: c}}\n",
 		"a namespace becomes one that may or may not be there":    "  rewrite: {namespaces: {a: b}}\n",
 		"namespaces that change places":                           "  rewrite: {namespaces: {a: b, b: a}}\n",
-		"a namespace that is exempt from the prefix":              "  rewrite: {namespacePrefix: east-, namespaces: {a: a}, hosts: [{from: cluster.local, to: east.example}]}\n",
-		"gateways beside the mapping of another cluster's domain": "  domainSuffix: east.corp\n  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {hosts: [{from: cluster.local, to: example}]}\n",
+		"a namespace that is exempt from the prefix":              "  rewrite: {namespacePrefix: east-, namespaces: {a: a}, hosts: {cluster.local: east.example}}\n",
+		"gateways beside the mapping of another cluster's domain": "  domainSuffix: east.corp\n  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {hosts: {cluster.local: example}}\n",
 		"a cluster domain and short hosts that are kept":          "  domainSuffix: east.corp\n  rewrite: {shortHosts: keep}\n",
-		"gateways":                   "  services: {mode: gateway, gateways: [10.0.0.1, \"[2001:db8::1]:15443\", gw.example, \"2001:db8::2\"], network: net, locality: a/b/c}\n",
+		"gateways":                   "  services: {mode: gateway, gateways: [10.0.0.1, \"[2001:db8::1]:15443\", gw.example, \"2001:db8::2\"], network: net}\n",
 		"annotations that are kept":  "  rewrite: {annotations: {remove: []}}\n",
-		"policies":                   "merge: [{kinds: [se], policy: union, sameHost: true, acrossNamespaces: true}, {kinds: [vs]}, {policy: reject}]\n",
+		"policies":                   "merge: [{kinds: [se], policy: union}, {kinds: [vs]}, {policy: reject}]\n",
 		"a view for all the others":  "views: [{name: a, match: {identities: [\"spiffe://*/**\"]}}, {name: b, default: true}]\n",
 		"a view after that of nodes": "views: [{name: a, match: {nodeIDs: [\"*\"], clusterIDs: [x]}}, {name: b, match: {nodeIDs: [\"*\"]}}]\n",
 	} {

@@ -33,31 +33,19 @@ const (
 type ListenerTLS struct {
 	CertFile string `yaml:"certFile" path:"file" pem:"certificate"`
 	KeyFile  string `yaml:"keyFile" path:"file" pem:"key"`
-	// If ClientCAFile or ClientCAs is set, clients must have a certificate, unless the listener has
-	// AllowAnonymous. ClientCAFile verifies every identity except SPIFFE IDs of the trust domains in
-	// ClientCAs.
-	ClientCAFile string     `yaml:"clientCAFile" path:"file" pem:"roots"`
-	ClientCAs    []ClientCA `yaml:"clientCAs,omitempty"`
+	// With ClientCAs, clients must have a certificate, unless the listener has AllowAnonymous.
+	ClientCAs []ClientCA `yaml:"clientCAs,omitempty"`
 }
 
-// ClientCA names the roots that verify the SPIFFE IDs of one trust domain.
+// ClientCA names the roots that verify the SPIFFE IDs of one trust domain, or, without one, every identity
+// except SPIFFE IDs of the trust domains of others.
 type ClientCA struct {
-	TrustDomain string `yaml:"trustDomain"`
+	TrustDomain string `yaml:"trustDomain,omitempty"`
 	File        string `yaml:"file" path:"file" pem:"roots"`
 }
 
 // verifies reports whether the listener verifies client certificates, so that clients can prove who they are.
-func (l Listener) verifies() bool {
-	return l.TLS != nil && (l.TLS.ClientCAFile != "" || len(l.TLS.ClientCAs) > 0)
-}
-
-// credentials returns the name of a field that lets clients prove who they are.
-func (l Listener) credentials() string {
-	if l.TLS.ClientCAFile != "" {
-		return "tls.clientCAFile"
-	}
-	return "tls.clientCAs"
-}
+func (l Listener) verifies() bool { return l.TLS != nil && len(l.TLS.ClientCAs) > 0 }
 
 // CheckListeners checks the views against the listeners of a running relay, which a reload does
 // not change. It reports listeners that would expose resources without a field that allows it, and
@@ -78,15 +66,15 @@ func (l Listener) exposure(views []View) (field, text string) {
 	// A listener that names a view serves no other.
 	if i := slices.IndexFunc(views, func(w View) bool { return l.View != "" && w.Name == l.View }); i >= 0 {
 		if len(views[i].Match.Identities) > 0 && !l.verifies() {
-			return "view", fmt.Sprintf("the view %q needs identities, and this listener verifies none: set tls.clientCAFile or tls.clientCAs, or name a view without match.identities", l.View)
+			return "view", fmt.Sprintf("the view %q needs identities, and this listener verifies none: set tls.clientCAs, or name a view without match.identities", l.View)
 		}
 		views = views[i : i+1]
 	}
 	switch {
 	case l.verifies() && !l.AllowAnyIdentity && !l.AllowAnonymous && !identified(views, l.View):
-		return l.credentials(), "every client with a certificate of these roots can read what is served here: give every view match.identities and none default: true, or set allowAnyIdentity: true"
+		return "tls.clientCAs", "every client with a certificate of these roots can read what is served here: give every view match.identities and none default: true, or set allowAnyIdentity: true"
 	case l.TLS != nil && !l.verifies() && !l.AllowAnonymous:
-		return "tls", "clients need no certificate, so anybody who reaches this listener can read all resources: set tls.clientCAFile or tls.clientCAs, or allowAnonymous: true"
+		return "tls", "clients need no certificate, so anybody who reaches this listener can read all resources: set tls.clientCAs, or allowAnonymous: true"
 	}
 	return "", ""
 }
@@ -125,22 +113,22 @@ func (v *validator) listeners(c *Config) {
 		if l.TLS != nil {
 			v.clientCAs(at+".tls.clientCAs", l.TLS.ClientCAs)
 		}
-		v.errorIf(l.AllowAnyIdentity && !l.verifies(), at+".allowAnyIdentity", "clients of this listener need no certificate: set tls.clientCAFile or tls.clientCAs, or leave this out")
+		v.errorIf(l.AllowAnyIdentity && !l.verifies(), at+".allowAnyIdentity", "clients of this listener need no certificate: set tls.clientCAs, or leave this out")
 		if field, text := l.exposure(c.Views); text != "" {
 			v.errorf(join(at, field), "%s", text)
 		}
 	}
 }
 
-// clientCAs checks that each trust domain is valid, listed once and has a file.
+// clientCAs checks that each trust domain, or none, is valid, listed once and has a file.
 func (v *validator) clientCAs(at string, all []ClientCA) {
-	v.errorIf(all != nil && len(all) == 0, at, "empty: leave it out, or name at least one trust domain")
+	v.errorIf(all != nil && len(all) == 0, at, "empty: leave it out, or name at least one file with roots")
 	for i, ca := range all {
 		here := fmt.Sprintf("%s[%d]", at, i)
-		if err := identity.CheckTrustDomain(ca.TrustDomain); err != nil {
+		if err := identity.CheckTrustDomain(ca.TrustDomain); ca.TrustDomain != "" && err != nil {
 			v.errorf(here+".trustDomain", "%q is not a trust domain: %v", ca.TrustDomain, err)
 		}
-		v.errorIf(ca.File == "", here+".file", "missing: name a file with the roots of %s", ca.TrustDomain)
+		v.errorIf(ca.File == "", here+".file", "missing: name a file with roots")
 		if n := slices.IndexFunc(all[:i], func(o ClientCA) bool { return o.TrustDomain == ca.TrustDomain }); n >= 0 {
 			v.errorf(here+".trustDomain", "%q already has roots in clientCAs[%d]: put all roots into one file", ca.TrustDomain, n)
 		}
@@ -158,7 +146,7 @@ func (v *validator) identities(at string, patterns []string, listeners []Listene
 			v.errorf(field, "%v", err)
 		case !verifying || slices.ContainsFunc(listeners, func(l Listener) bool { return l.proves(p) }):
 		case p.IsDNS():
-			v.errorf(field, "%q matches nobody: only certificates of tls.clientCAFile have DNS names: write a SPIFFE ID, or set tls.clientCAFile of a listener", text)
+			v.errorf(field, "%q matches nobody: only certificates of tls.clientCAs without a trust domain have DNS names: write a SPIFFE ID, or add such roots to a listener", text)
 		default:
 			v.errorf(field, "%q matches nobody: no listener has client CAs for its trust domain: add it to tls.clientCAs of one", text)
 		}
@@ -167,11 +155,7 @@ func (v *validator) identities(at string, patterns []string, listeners []Listene
 
 // proves reports whether a client of the listener can prove an identity that a pattern matches.
 func (l Listener) proves(p identity.Pattern) bool {
-	switch {
-	case !l.verifies():
-		return false
-	case p.IsDNS() || l.TLS.ClientCAFile != "":
-		return l.TLS.ClientCAFile != ""
-	}
-	return slices.ContainsFunc(l.TLS.ClientCAs, func(ca ClientCA) bool { return p.MatchesTrustDomain(ca.TrustDomain) })
+	return l.verifies() && slices.ContainsFunc(l.TLS.ClientCAs, func(ca ClientCA) bool {
+		return ca.TrustDomain == "" || !p.IsDNS() && p.MatchesTrustDomain(ca.TrustDomain)
+	})
 }

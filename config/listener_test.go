@@ -22,12 +22,12 @@ func TestAListenerIsNotOpenUnlessItIsAllowed(t *testing.T) {
 		loopback  = `address: "127.0.0.1:15012", `
 		off       = `address: "0.0.0.0:15012", `
 		server    = "tls: {certFile: c, keyFile: k}"
-		mutual    = "tls: {certFile: c, keyFile: k, clientCAFile: ca}"
+		mutual    = "tls: {certFile: c, keyFile: k, clientCAs: [{file: ca}]}"
 		ids       = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}]\n"
 		mixed     = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}, {name: b, match: {clusterIDs: [c]}}]\n"
 		fallback  = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}, {name: b, default: true}]\n"
 		anonymous = "downstream.listeners[0].tls: clients need no certificate, so anybody who reaches this listener can read all resources"
-		anyID     = "downstream.listeners[0].tls.clientCAFile: every client with a certificate of these roots can read what is served here"
+		anyID     = "downstream.listeners[0].tls.clientCAs: every client with a certificate of these roots can read what is served here"
 	)
 	for name, tc := range map[string]struct{ listener, more, want string }{
 		"plaintext on loopback":                          {loopback + "plaintext: true", "", ""},
@@ -71,7 +71,7 @@ func TestAListenerThatNamesAViewOfIdentitiesCanVerifyThem(t *testing.T) {
 	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k}, allowAnonymous: true, view: a`, views), want)
 	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true, view: a`, "views: [{name: a, default: true, match: {identities: [\"spiffe://x/y\"]}}]\n"), append(want,
 		"7: views[0].default: the default view applies to every client that no other view matches"))
-	if _, err := parse("relay.yaml", []byte(listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca}, view: a`, views))); err != nil {
+	if _, err := parse("relay.yaml", []byte(listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAs: [{file: ca}]}, view: a`, views))); err != nil {
 		t.Error(err)
 	}
 }
@@ -101,7 +101,7 @@ func TestDebugIsForLoopbackWhereTheListenerIs(t *testing.T) {
 
 // TestViewsAreCheckedAgainstTheListenersThatRun: they stay when the views are replaced.
 func TestViewsAreCheckedAgainstTheListenersThatRun(t *testing.T) {
-	mutual := config.Listener{TLS: &config.ListenerTLS{ClientCAFile: "ca"}}
+	mutual := config.Listener{TLS: &config.ListenerTLS{ClientCAs: []config.ClientCA{{File: "ca"}}}}
 	ids := config.View{Name: "a", Match: config.Match{Identities: []string{"spiffe://x/y"}}}
 	for name, tc := range map[string]struct {
 		running config.Listener
@@ -109,8 +109,8 @@ func TestViewsAreCheckedAgainstTheListenersThatRun(t *testing.T) {
 		want    string
 	}{
 		"as before":              {mutual, []config.View{ids}, ""},
-		"the views are gone":     {mutual, nil, "downstream.listeners[0].tls.clientCAFile: every client"},
-		"a view for everybody":   {mutual, []config.View{ids, {Name: "b", Default: true}}, "downstream.listeners[0].tls.clientCAFile: every client"},
+		"the views are gone":     {mutual, nil, "downstream.listeners[0].tls.clientCAs: every client"},
+		"a view for everybody":   {mutual, []config.View{ids, {Name: "b", Default: true}}, "downstream.listeners[0].tls.clientCAs: every client"},
 		"a view of identities":   {config.Listener{Plaintext: true, View: "a"}, []config.View{ids}, "downstream.listeners[0].view: the view"},
 		"a plaintext listener":   {config.Listener{Plaintext: true}, nil, ""},
 		"any identity, allowed":  {config.Listener{TLS: mutual.TLS, AllowAnyIdentity: true}, nil, ""},
@@ -127,7 +127,7 @@ func TestViewsAreCheckedAgainstTheListenersThatRun(t *testing.T) {
 func TestAnIdentityThatMatchesNothingIsAMistake(t *testing.T) {
 	const (
 		one   = `address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAs: [{trustDomain: east.example, file: e}]}`
-		roots = `address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca}`
+		roots = `address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAs: [{file: ca}]}`
 		at    = "7: views[0].match.identities[0]: "
 	)
 	for _, tc := range []struct{ listener, identity, want string }{
@@ -137,7 +137,7 @@ func TestAnIdentityThatMatchesNothingIsAMistake(t *testing.T) {
 		{roots, "relay.example", `"relay.example" is a bare name: write "dns:relay.example"`},
 		{roots, "spiffe://*", `"spiffe://*" matches nothing, as the identities of clients have a path: write "spiffe://*/**"`},
 		{one, "spiffe://west.example/**", `"spiffe://west.example/**" matches nobody: no listener has client CAs for its trust domain`},
-		{one, "dns:relay.example", `"dns:relay.example" matches nobody: only certificates of tls.clientCAFile`},
+		{one, "dns:relay.example", `"dns:relay.example" matches nobody: only certificates of tls.clientCAs without a trust domain`},
 	} {
 		in := listenerOf(tc.listener, "views: [{name: a, match: {identities: ["+strconv.Quote(tc.identity)+"]}}]\n")
 		if tc.want != "" {
@@ -151,7 +151,7 @@ func TestAnIdentityThatMatchesNothingIsAMistake(t *testing.T) {
 func TestClientCAsNameTrustDomains(t *testing.T) {
 	const views = "views: [{name: a, match: {identities: [\"spiffe://*/**\"]}}]\n"
 	in := func(cas string) string {
-		return listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca, clientCAs: `+cas+`}`, views)
+		return listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAs: `+cas+`}`, views)
 	}
 	c, err := parse("/etc/relay.yaml", []byte(in("[{trustDomain: a.example, file: a.pem}, {trustDomain: b.example, file: a.pem}]")))
 	if err != nil {
@@ -169,7 +169,7 @@ func TestClientCAsNameTrustDomains(t *testing.T) {
 	}
 	for cas, want := range map[string]string{
 		"[]":                                  "s: empty",
-		"[{file: a}]":                         `s[0].trustDomain: "" is not a trust domain`,
+		"[{file: a}, {file: b}]":              `s[1].trustDomain: "" already has roots in clientCAs[0]`,
 		"[{trustDomain: A.example, file: a}]": `s[0].trustDomain: "A.example" is not a trust domain`,
 		"[{trustDomain: 'spiffe://a.example', file: a}]":         `s[0].trustDomain: "spiffe://a.example" is not a trust domain: write "a.example"`,
 		"[{trustDomain: a.example}]":                             "s[0].file: missing",

@@ -13,7 +13,6 @@ type ReplicaStore struct {
 	InCluster  bool     `yaml:"inCluster"`
 	AllowExec  []string `yaml:"allowExec,omitempty"` // of Kubeconfig
 	Namespace  string   `yaml:"namespace" default:"istio-system"`
-	Name       string   `yaml:"name" default:"relay-orders"`
 }
 
 // maxReplicaName is what a key of a ConfigMap may have, less a prefix.
@@ -23,7 +22,6 @@ func (v *validator) replicas(c *Config) {
 	if k := c.Replicas.Kubernetes; k != nil {
 		const at = "replicas.kubernetes"
 		v.hub(at, k.Kubeconfig, k.Context, k.InCluster, k.AllowExec, k.Namespace, "")
-		v.errorIf(!nameShape.MatchString(k.Name), at+".name", "%q is not a name of a ConfigMap: write 1 to 63 lower-case letters, digits and dashes", k.Name)
 		v.errorIf(len(c.Node.ID) > maxReplicaName, "node.id", "it has %d characters: of one of several replicas it may have %d", len(c.Node.ID), maxReplicaName)
 	}
 }

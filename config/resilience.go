@@ -8,9 +8,8 @@ import (
 
 // State configures what the relay keeps on disk, to serve it at once after a restart.
 type State struct {
-	Dir           string   `yaml:"dir" path:"own"` // empty: the relay keeps nothing
-	FlushInterval Duration `yaml:"flushInterval" default:"1s" range:"10ms 1m"`
-	History       History  `yaml:"history"`
+	Dir     string  `yaml:"dir" path:"own"` // empty: the relay keeps nothing
+	History History `yaml:"history"`
 }
 
 // History limits the revisions kept of each upstream for a rollback.
@@ -64,7 +63,7 @@ type Guard struct {
 type Limits struct {
 	MaxResources     int `yaml:"maxResources" default:"500000" range:"1 100000000"`
 	MaxBytes         int `yaml:"maxBytes,omitempty" range:"1 1024Gi"`
-	MaxResourceBytes int `yaml:"maxResourceBytes" default:"4Mi" range:"1 1Gi"`
+	MaxResourceBytes int `yaml:"-" default:"4Mi"` // twice what an API server takes
 	MaxResponseBytes int `yaml:"-"`
 }
 

@@ -39,24 +39,20 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 			"7: upstreams[0].guard.percent: 101 is out of range: 0 to 100",
 			"7: upstreams[0].guard.count: -1 is out of range: 0 to",
 			"7: upstreams[0].guard.holdFor: 1ms is out of range: 1s to 8760h0m0s, or forever"}},
-		{"limits", "  limits: {maxResources: 0, maxBytes: 0, maxResourceBytes: -5}\n", []string{
+		{"limits", "  limits: {maxResources: 0, maxBytes: 0}\n", []string{
 			"7: upstreams[0].limits.maxResources: 0 is out of range: 1 to",
-			"7: upstreams[0].limits.maxBytes: 0 is out of range: 1 to",
-			"7: upstreams[0].limits.maxResourceBytes: -5 is out of range: 1 to"}},
-		{"state", "state: {dir: x, flushInterval: 1ms, history: {revisions: 10001, maxBytes: 0}}\n", []string{
-			"7: state.flushInterval: 1ms is out of range: 10ms to 1m0s",
+			"7: upstreams[0].limits.maxBytes: 0 is out of range: 1 to"}},
+		{"state", "state: {dir: x, history: {revisions: 10001, maxBytes: 0}}\n", []string{
 			"7: state.history.revisions: 10001 is out of range: 0 to 10000",
 			"7: state.history.maxBytes: 0 is out of range: 1024 to"}},
-		{"state that is written too seldom", "state: {flushInterval: 2m}\n", []string{"7: state.flushInterval: 2m0s is out of range"}},
 		{"socket", "admin:\n  socket: " + long + "\n", []string{
 			"8: admin.socket: " + long + " is 108 bytes long, and a Unix socket can have 107 at most: choose a shorter path"}},
 		{"socket that is no file", "admin: {socket: /}\n", []string{"7: admin.socket: / is not the name of a file"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantMistakes(t, withUpstream+tc.in, tc.want) })
 	}
-	wantMistakes(t, strings.Replace(withUpstream, "tls: {}", "tls: {}, syncTimeout: 10ms, failbackAfter: 25h", 1), []string{
-		"6: upstreams[0].xds.syncTimeout: 10ms is out of range: 1s to 1h0m0s",
-		"6: upstreams[0].xds.failbackAfter: 25h0m0s is out of range: 1s to 24h0m0s"})
+	wantMistakes(t, strings.Replace(withUpstream, "tls: {}", "tls: {}, resyncInterval: 10ms", 1), []string{
+		"6: upstreams[0].xds.resyncInterval: 10ms is out of range: 1s to 24h0m0s"})
 	for field, bounds := range map[string][2]int{
 		"maxRequestBytes": {64 << 10, 1 << 30}, "maxConnections": {1, 1_000_000}, "maxStreams": {1, 1_000_000},
 	} {
@@ -221,14 +217,14 @@ func TestWhatNeedsARestart(t *testing.T) {
 	}{
 		{"nothing", "", "", nil},
 		{"upstreams", "clusterID: a", "clusterID: b\n  firstSync: wait\n  guard: {percent: 1}\n- {name: f, file: {path: x}}", nil},
-		{"merge, views, push, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\npush: {debounceAfter: 1ms}\nlog: {level: debug}\nstate: {flushInterval: 2s, history: {revisions: 1}}\n", nil},
+		{"merge, views, push, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\npush: {debounceAfter: 1ms}\nlog: {level: debug}\nstate: {history: {revisions: 1}}\n", nil},
 		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5", nil},
 		{"node", "", "node: {id: other, revision: r}\n", []string{"node.id", "node.revision", "provenance.relay"}},
 		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},
 		{"a listener's kind", "plaintext: true", "allowAnonymous: true, tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].allowAnonymous", "downstream.listeners[0].tls"}},
 		{"a listener more", "upstreams:", "  - {address: '127.0.0.1:0', plaintext: true}\nupstreams:", []string{"downstream.listeners"}},
-		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  drainTimeout: 1s\n  maxRequestBytes: 100000", []string{
-			"downstream.startupTimeout", "downstream.drainTimeout", "downstream.maxRequestBytes"}},
+		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  maxRequestBytes: 100000", []string{
+			"downstream.startupTimeout", "downstream.maxRequestBytes"}},
 		{"the rest", "", "admin: {address: '127.0.0.1:1', socket: /x/y}\nstate: {dir: /s}\nprovenance: {relay: a}\nlog: {format: json}\n", []string{
 			"provenance.relay", "admin.address", "admin.socket", "state.dir", "log.format"}},
 	} {

@@ -153,11 +153,9 @@ func (v *validator) services(at string, u Upstream) {
 	v.errorIf(s.Mode != ServicesGateway && len(s.Gateways) > 0, at+".gateways", "only for mode: gateway, and the mode is %q", s.Mode)
 	v.errorIf(s.Network != "" && s.Mode != ServicesGateway && s.Mode != ServicesDiscover, at+".network", "only for the modes gateway and discover, and the mode is %q", s.Mode)
 	v.id(at+".network", s.Network)
-	v.errorIf(s.Locality != "" && s.Mode != ServicesGateway, at+".locality", "only for mode: gateway, and the mode is %q", s.Mode)
 	for i, g := range s.Gateways {
 		v.errorOf(fmt.Sprintf("%s.gateways[%d]", at, i), (services.Gateways{Addresses: []string{g}}).Check())
 	}
-	v.errorOf(at+".locality", (services.Gateways{Addresses: []string{"192.0.2.1"}, Locality: s.Locality}).Check())
 }
 
 // relayedKinds returns the names of the source kinds that are control planes, for a message.
@@ -174,17 +172,9 @@ func (v *validator) relayedKinds() string {
 // movesServices reports whether rewriting changes the hosts of Kubernetes services.
 func (u Upstream) movesServices() bool {
 	r, domain := u.Rewrite, "."+u.DomainSuffix
-	return r.NamespacePrefix != "" || len(r.Namespaces) > 0 || slices.ContainsFunc(r.Hosts, func(h HostMapping) bool {
-		return strings.HasSuffix("."+h.From, domain) || strings.HasSuffix(domain, "."+h.From)
+	return r.NamespacePrefix != "" || len(r.Namespaces) > 0 || slices.ContainsFunc(slices.Collect(maps.Keys(r.Hosts)), func(from string) bool {
+		return strings.HasSuffix("."+from, domain) || strings.HasSuffix(domain, "."+from)
 	})
-}
-
-// Union returns the settings of the policy union, or zero for another policy.
-func (m Merge) Union() merge.Union {
-	if m.Policy != MergeUnion {
-		return merge.Union{}
-	}
-	return merge.Union{SameHost: m.SameHost, AcrossNamespaces: m.AcrossNamespaces}
 }
 
 func (v *validator) merges(all []Merge) {
@@ -199,15 +189,13 @@ func (v *validator) merges(all []Merge) {
 		if v.reported(at + ".policy") {
 			continue
 		}
-		v.errorIf(m.SameHost && m.Policy != MergeUnion, at+".sameHost", "only for policy: union, and the policy is %q", m.Policy)
-		v.errorIf(m.AcrossNamespaces && !m.SameHost, at+".acrossNamespaces", "only with sameHost: true, as copies of one key are in one namespace")
 		if len(m.Kinds) == 0 {
 			v.errorIf(general >= 0, at, "merge[%d] already applies to all other kinds: name kinds here", general)
 			general = i
-			v.errorIf(m.Policy == MergeUnion, at+".policy", "union is only for ServiceEntry: add kinds: [serviceentries] to this rule")
+			v.errorIf(strings.HasPrefix(m.Policy, "union"), at+".policy", "it is only for ServiceEntry: add kinds: [serviceentries] to this rule")
 		}
 		v.kinds(at+".kinds", m.Kinds, at, first, func(field string, kind mirror.Kind) {
-			_, err := merge.ByName(m.Policy, kind, m.Union())
+			_, err := merge.ByName(m.Policy, kind)
 			v.errorOf(field, err)
 		})
 	}

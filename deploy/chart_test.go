@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"meshrelay/config"
+	"meshrelay/downstream"
 	"meshrelay/relay"
 )
 
@@ -77,8 +78,8 @@ func checkExample(t *testing.T, all map[string]manifest) {
 			t.Errorf("the Service %s leads to %v, the config has %v", s.Metadata.Name, leads, want)
 		}
 	}
-	if given := set.Spec.Template.Spec.TerminationGracePeriodSeconds; float64(given) <= cfg.Downstream.DrainTimeout.D().Seconds() {
-		t.Errorf("Kubernetes waits %d s, draining takes up to %v", given, cfg.Downstream.DrainTimeout.D())
+	if given := set.Spec.Template.Spec.TerminationGracePeriodSeconds; float64(given) <= downstream.DrainTimeout.Seconds() {
+		t.Errorf("Kubernetes waits %d s, draining takes up to %v", given, downstream.DrainTimeout)
 	}
 	paths := regexp.MustCompile(`/(etc/relay-files|var/run/secrets)/[^\s"',}\]]+`).FindAllString(text, -1)
 	for _, path := range append(paths, cfg.State.Dir) {

@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"meshrelay/config"
+	"meshrelay/downstream"
 	"meshrelay/relay"
 )
 
@@ -251,7 +252,7 @@ func TestPortsAreThoseOfTheConfig(t *testing.T) {
 
 // TestThereIsTimeToDrain: who is killed while draining cuts its clients off.
 func TestThereIsTimeToDrain(t *testing.T) {
-	drain := relayConfig(t).Downstream.DrainTimeout.D()
+	const drain = downstream.DrainTimeout
 	given := replicas(t)["StatefulSet meshrelay"].Spec.Template.Spec.TerminationGracePeriodSeconds
 	if d := time.Duration(given) * time.Second; d <= drain {
 		t.Errorf("Kubernetes waits %v, draining takes up to %v", d, drain)

@@ -121,9 +121,13 @@ func TestConfigsInPagesHaveFieldsThatExist(t *testing.T) {
 				n++
 				for _, field := range leaves(key, below) {
 					field = strings.Replace(field, "clusters[].upstream.", "upstreams[].", 1)
-					of := strings.TrimSuffix(field[:max(0, strings.LastIndex(field, "."))], "[]")
-					_, is := fields[field]
-					if _, has := fields[of]; !is && (!has || sections[of]) {
+					_, known := fields[field]
+					for of := field; !known && strings.Contains(of, "."); { // keys of maps may have dots
+						of = strings.TrimSuffix(of[:strings.LastIndex(of, ".")], "[]")
+						_, has := fields[of]
+						known = has && !sections[of]
+					}
+					if !known {
 						t.Errorf("%s has a config with the field %s, which configuration.md does not have", p, field)
 					}
 				}

@@ -37,7 +37,7 @@ func newGate(t *testing.T, change func(*TLS)) (*gate, option) {
 	g.roots.AddCert(leafOf(g.ca))
 	g.trusts(g.ca)
 	l := &TLS{
-		CertFile: g.file("relay.example.crt"), KeyFile: g.file("relay.example.key"), ClientCAFile: g.file("clients.crt"),
+		CertFile: g.file("relay.example.crt"), KeyFile: g.file("relay.example.key"), ClientCAs: []ClientCA{{File: g.file("clients.crt")}},
 		Refresh: 10 * time.Millisecond,
 	}
 	if change != nil {

@@ -42,7 +42,7 @@ func startGuarded(t *testing.T, synced bool, all []views.View, opts ...option) *
 		return grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "relay.example", Certificates: []tls.Certificate{*cert}}))
 	}}
 	g.relay = startRelay(t, synced, append([]option{func(c *Config, _ *Deps) {
-		c.Listeners[0].TLS = &TLS{CertFile: filepath.Join(dir, "relay.example.crt"), KeyFile: filepath.Join(dir, "relay.example.key"), ClientCAFile: filepath.Join(dir, "ca.crt")}
+		c.Listeners[0].TLS = &TLS{CertFile: filepath.Join(dir, "relay.example.crt"), KeyFile: filepath.Join(dir, "relay.example.key"), ClientCAs: []ClientCA{{File: filepath.Join(dir, "ca.crt")}}}
 		c.Views = all
 	}}, opts...)...)
 	return g

@@ -206,7 +206,7 @@ func drawScript(rng *rand.Rand) *leakScript {
 		}
 		s.claims[t] = c
 	}
-	policies := []mirror.Policy{mirror.First{}, merge.Newest{}, merge.Reject{}, merge.Union{}, merge.Union{SameHost: true}, merge.Union{SameHost: true, AcrossNamespaces: true}}
+	policies := []mirror.Policy{mirror.First{}, merge.Newest{}, merge.Reject{}, merge.Union{}, merge.Union{SameHost: true}}
 	s.policies[kindSE] = merge.ForEntries(policies[rng.IntN(len(policies))])
 	s.others = policies[rng.IntN(3)]
 	var there []*mirror.Resource

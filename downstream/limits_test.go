@@ -448,8 +448,8 @@ func TestTLSListener_S24(t *testing.T) {
 	}{
 		{"SIMPLE", TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key")}, simple, true},
 		{"plaintext to TLS", TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key")}, insecure.NewCredentials(), false},
-		{"client certificate", TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAFile: file("ca.crt")}, mutual, true},
-		{"no client certificate", TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAFile: file("ca.crt")}, simple, false},
+		{"client certificate", TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAs: []ClientCA{{File: file("ca.crt")}}}, mutual, true},
+		{"no client certificate", TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAs: []ClientCA{{File: file("ca.crt")}}}, simple, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := startRelay(t, true, func(c *Config, _ *Deps) { c.Listeners[0].TLS = &tc.tls })
@@ -512,7 +512,7 @@ func TestBadCertificatesAreErrorsAtStart_S24(t *testing.T) {
 	for _, tlsFiles := range []TLS{
 		{CertFile: bad, KeyFile: good(".key")},
 		{CertFile: filepath.Join(dir, "none.crt"), KeyFile: good(".key")},
-		{CertFile: good(".crt"), KeyFile: good(".key"), ClientCAFile: bad},
+		{CertFile: good(".crt"), KeyFile: good(".key"), ClientCAs: []ClientCA{{File: bad}}},
 	} {
 		if _, err := newAuthenticator(&tlsFiles); err == nil {
 			t.Errorf("%+v is no error", tlsFiles)

@@ -74,7 +74,7 @@ func TestClientsGetTheirView(t *testing.T) {
 	}
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
 		c.Listeners = []Listener{
-			{Address: "127.0.0.1:0", TLS: &TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAFile: file("ca.crt")}},
+			{Address: "127.0.0.1:0", TLS: &TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAs: []ClientCA{{File: file("ca.crt")}}}},
 			{Address: "127.0.0.1:0", View: "public"},
 		}
 		c.Views = []views.View{

@@ -38,6 +38,9 @@ const (
 	HoldsHeader    = "x-meshrelay-holds"
 )
 
+// DrainTimeout is how long a shutdown waits for streams to end.
+const DrainTimeout = 10 * time.Second
+
 // Config configures a Server. The zero value of a limit means its default.
 type Config struct {
 	// NodeID and Version are in control_plane.identifier.
@@ -74,7 +77,7 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DrainTimeout)
 	t := &c.timeouts
 	t.age, t.idle = cmp.Or(t.age, connectionAge), cmp.Or(t.idle, connectionIdle)
 	t.first, t.unread, t.status = cmp.Or(t.first, firstTimeout), cmp.Or(t.unread, unreadTimeout), cmp.Or(t.status, statusTimeout)

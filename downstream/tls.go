@@ -26,32 +26,31 @@ const certRefresh = 10 * time.Second
 // While a file is bad, the last good one stays in use.
 type TLS struct {
 	CertFile, KeyFile string
-	// If ClientCAFile or ClientCAs is set, clients must have a certificate, unless AllowAnonymous is set. An istiod as
-	// a client has none (PROTOCOL S24). ClientCAFile verifies all identities except SPIFFE IDs of the trust domains in
-	// ClientCAs.
-	ClientCAFile string
-	ClientCAs    []ClientCA
+	// With ClientCAs, clients must have a certificate, unless AllowAnonymous is set. An istiod as a client has none
+	// (PROTOCOL S24).
+	ClientCAs []ClientCA
 	// AllowAnonymous lets clients in that have no certificate. Without client CAs, it is always so.
 	AllowAnonymous bool
 	// Refresh is the time between two checks of the files. Default: 10 s.
 	Refresh time.Duration
 }
 
-// ClientCA names the roots that verify the SPIFFE IDs of one trust domain. They verify no other identities.
+// ClientCA names the roots that verify the SPIFFE IDs of one trust domain, and no other identities. Without a trust
+// domain they verify all identities except SPIFFE IDs of those of others.
 type ClientCA struct {
 	TrustDomain, File string
 }
 
 // verifies reports whether the listener verifies client certificates, so that clients can prove who they are.
-func (t *TLS) verifies() bool { return t != nil && (t.ClientCAFile != "" || len(t.ClientCAs) > 0) }
+func (t *TLS) verifies() bool { return t != nil && len(t.ClientCAs) > 0 }
 
-// binds reports whether ClientCAFile does not verify the SPIFFE IDs of a trust domain.
+// binds reports whether roots of their own verify the SPIFFE IDs of a trust domain.
 func (t *TLS) binds(domain spiffeid.TrustDomain) bool {
-	return t != nil && slices.ContainsFunc(t.ClientCAs, func(ca ClientCA) bool { return ca.TrustDomain == domain.Name() })
+	return t != nil && !domain.IsZero() && slices.ContainsFunc(t.ClientCAs, func(ca ClientCA) bool { return ca.TrustDomain == domain.Name() })
 }
 
-// identify returns what the verified certificate of a peer proves: its SPIFFE ID, and its DNS names if
-// ClientCAFile verified the certificate.
+// identify returns what the verified certificate of a peer proves: its SPIFFE ID, and its DNS names if roots
+// without a trust domain verified the certificate.
 func (t *TLS) identify(p *peer.Peer) (who identity.Identity) {
 	_, leaf := verified(p)
 	if leaf == nil {

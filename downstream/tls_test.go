@@ -56,8 +56,7 @@ func TestATrustDomainIsVouchedForByItsOwnRoots(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, d *Deps) {
 		d.Logger = slog.New(slog.NewTextHandler(log, nil))
 		c.Listeners = []Listener{{Address: "127.0.0.1:0", TLS: &TLS{
-			CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAFile: file("other.crt"),
-			ClientCAs: []ClientCA{{TrustDomain: "a.example", File: file("a.crt")}, {TrustDomain: "b.example", File: file("b.crt")}},
+			CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAs: []ClientCA{{File: file("other.crt")}, {TrustDomain: "a.example", File: file("a.crt")}, {TrustDomain: "b.example", File: file("b.crt")}},
 		}}}
 		c.Views = []views.View{
 			{Name: "a", Match: views.Match{Identities: []string{"spiffe://a.example/ns/istio-system/*/*"}}},

@@ -29,11 +29,7 @@ func newTrust(t *TLS) (trust, error) {
 		return nil, nil
 	}
 	tr := trust{}
-	all := slices.Clone(t.ClientCAs)
-	if t.ClientCAFile != "" {
-		all = append(all, ClientCA{File: t.ClientCAFile})
-	}
-	for _, ca := range all {
+	for _, ca := range t.ClientCAs {
 		var err error
 		if tr[ca.TrustDomain], err = openRoots(ca.File); err != nil {
 			return nil, err
@@ -121,7 +117,7 @@ func (t trust) vouches(p *peer.Peer) (expires time.Time, err error) {
 }
 
 var errNotTrusted = refusal.New(refusal.Certificate, codes.Unauthenticated,
-	"the client certificate is signed by none of the certificates in tls.clientCAFile or tls.clientCAs any more; connect with another")
+	"the client certificate is signed by none of the certificates in tls.clientCAs any more; connect with another")
 
 // errExpired is the error for a client whose certificate has expired.
 func errExpired(at time.Time) error {

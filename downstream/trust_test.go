@@ -39,7 +39,7 @@ func mutualTLS(t *testing.T) (dir string, set option, client func(authority stri
 	set = func(c *Config, _ *Deps) {
 		c.Listeners[0].TLS = &TLS{
 			CertFile: filepath.Join(dir, "relay.example.crt"), KeyFile: filepath.Join(dir, "relay.example.key"),
-			ClientCAFile: filepath.Join(dir, "clients.crt"), Refresh: 10 * time.Millisecond,
+			ClientCAs: []ClientCA{{File: filepath.Join(dir, "clients.crt")}}, Refresh: 10 * time.Millisecond,
 		}
 	}
 	client = func(authority string, valid time.Duration) grpc.DialOption {
@@ -143,7 +143,7 @@ func TestStreamEndsWhenItsAuthorityLeavesTheFile(t *testing.T) {
 	for _, d := range []*deltaStream{leaves, open(one)} {
 		end := d.end()
 		wantCode(t, end, codes.Unauthenticated)
-		if !strings.Contains(end.Error(), "tls.clientCAFile") {
+		if !strings.Contains(end.Error(), "tls.clientCAs") {
 			t.Errorf("the client is told %q", end)
 		}
 	}
@@ -175,7 +175,7 @@ func TestSessionsAreNotResumed(t *testing.T) {
 	pool.AddCert(must(x509.ParseCertificate(ca.Certificate[0])))
 	file := func(name string) string { return filepath.Join(dir, name) }
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
-		c.Listeners[0].TLS = &TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAFile: file("ca.crt")}
+		c.Listeners[0].TLS = &TLS{CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAs: []ClientCA{{File: file("ca.crt")}}}
 	})
 	sessions := tls.NewLRUClientSessionCache(4)
 	for range 3 {
@@ -208,8 +208,7 @@ func TestATrustDomainLosesItsStreamsWithItsRoots(t *testing.T) {
 	a, b, other := certificate(t, dir, "a", nil), certificate(t, dir, "b", nil), certificate(t, dir, "other", nil)
 	file := func(name string) string { return filepath.Join(dir, name) }
 	trust := must(newTrust(&TLS{
-		ClientCAFile: file("other.crt"),
-		ClientCAs:    []ClientCA{{TrustDomain: "a.example", File: file("a.crt")}, {TrustDomain: "b.example", File: file("b.crt")}},
+		ClientCAs: []ClientCA{{File: file("other.crt")}, {TrustDomain: "a.example", File: file("a.crt")}, {TrustDomain: "b.example", File: file("b.crt")}},
 	}))
 	read := func() bool { return trust.read(func(domain string, err error) { t.Error(domain, err) }) }
 	peers := map[string]*peer.Peer{

@@ -59,7 +59,7 @@ func TestAnIstiodTakesWhatIsRewritten(t *testing.T) {
     namespacePrefix: e-
     namePrefix: e-
     labels: {set: {from: east}}
-    hosts: [{from: cluster.local, to: east.example}]
+    hosts: {cluster.local: east.example}
     exportTo: ["*"]
     endpoints: {network: east-net, locality: north/a, cluster: east}
 `, east.grpc)).start().ready()

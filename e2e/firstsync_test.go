@@ -89,7 +89,7 @@ func TestANewReplicaHoldsAnIstiodUntilSomebodySaysSo_S4(t *testing.T) {
 upstreams:
 - {name: east, xds: {addresses: [%q], plaintext: true}}
 - {name: west, xds: {addresses: [%q], plaintext: true}}
-downstream: {startupTimeout: 500ms, drainTimeout: 500ms, listeners: [{address: XDS, plaintext: true}]}
+downstream: {startupTimeout: 500ms, listeners: [{address: XDS, plaintext: true}]}
 `, east.grpc, west.grpc)).start()
 	eventually(t, "the relay listens", func() error {
 		conn, err := net.Dial("tcp", r.xds)
@@ -145,7 +145,7 @@ func TestARelayThatHasServedWaitsForNobodyItHasOnDisk_S4(t *testing.T) {
 	east.write(t, "a", "a.example")
 	east.start().ready()
 	const tail = `state: {dir: DIR/state}
-downstream: {startupTimeout: 500ms, drainTimeout: 500ms, listeners: [{address: XDS, plaintext: true}]}
+downstream: {startupTimeout: 500ms, listeners: [{address: XDS, plaintext: true}]}
 upstreams:
 `
 	upstream := func(name string, i *istiod) string {
@@ -225,7 +225,7 @@ func TestTwoRelaysOfOneNameInAChainSaySo(t *testing.T) {
 	chain := func(relay, upstream, address string) string {
 		return fmt.Sprintf(`provenance: {relay: %s}
 upstreams: [{name: %s, xds: {addresses: [%q], plaintext: true}}]
-downstream: {startupTimeout: 500ms, drainTimeout: 500ms, listeners: [{address: XDS, plaintext: true}]}
+downstream: {startupTimeout: 500ms, listeners: [{address: XDS, plaintext: true}]}
 `, relay, upstream, address)
 	}
 	first := relayOf(t, "first", chain("mesh-hub", "east", east.grpc)).start().ready()

@@ -25,7 +25,7 @@ func (r *relay) holding(guard string) *relay {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	writeFile(r.t, r.config, string(b)+"state: {dir: "+filepath.Join(filepath.Dir(r.config), "state")+", flushInterval: 100ms}\n")
+	writeFile(r.t, r.config, string(b)+"state: {dir: "+filepath.Join(filepath.Dir(r.config), "state")+"}\n")
 	return r
 }
 

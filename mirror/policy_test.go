@@ -28,8 +28,8 @@ var (
 func policies(t *testing.T) map[mirror.Kind]mirror.Policy {
 	t.Helper()
 	out := map[mirror.Kind]mirror.Policy{}
-	for kind, name := range map[mirror.Kind]string{entryKind: "union", ruleKind: "reject", routeKind: "newest"} {
-		p, err := merge.ByName(name, kind, merge.Union{SameHost: name == "union", AcrossNamespaces: name == "union"})
+	for kind, name := range map[mirror.Kind]string{entryKind: "unionByHost", ruleKind: "reject", routeKind: "newest"} {
+		p, err := merge.ByName(name, kind)
 		if err != nil {
 			t.Fatal(err)
 		}

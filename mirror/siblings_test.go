@@ -28,7 +28,7 @@ func TestASiblingComesFromTheSourcesOfItsService(t *testing.T) {
 		for _, conflicts := range []string{"serve", "first", "reject"} {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				p, err := merge.ByName(policy, entryKind, merge.Union{})
+				p, err := merge.ByName(policy, entryKind)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -16,17 +16,20 @@ import (
 
 // ConfigMap is where the orders are. Any goroutine may call its methods.
 type ConfigMap struct {
-	client           *apiserver.Client
-	collection, name string
-	empty            metav1.ObjectMeta
-	refreshing       sync.Mutex // is held while credentials are read
+	client     *apiserver.Client
+	collection string
+	empty      metav1.ObjectMeta
+	refreshing sync.Mutex // is held while credentials are read
 }
 
+// Name is that of the ConfigMap. Rights name it.
+const Name = "relay-orders"
+
 // NewConfigMap returns a ConfigMap that need not exist. agent is the user agent of requests.
-func NewConfigMap(creds *apiserver.Credentials, agent, namespace, name string) *ConfigMap {
+func NewConfigMap(creds *apiserver.Credentials, agent, namespace string) *ConfigMap {
 	return &ConfigMap{
-		client: apiserver.NewClient(creds, agent), collection: "/api/v1/namespaces/" + url.PathEscape(namespace) + "/configmaps", name: name,
-		empty: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "meshrelay"}},
+		client: apiserver.NewClient(creds, agent), collection: "/api/v1/namespaces/" + url.PathEscape(namespace) + "/configmaps",
+		empty: metav1.ObjectMeta{Name: Name, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "meshrelay"}},
 	}
 }
 
@@ -69,8 +72,8 @@ func (c *ConfigMap) Read(ctx context.Context) (*Object, error) {
 		return nil, err
 	}
 	o := &Object{}
-	if err := conn.Read(ctx, c.collection+"/"+url.PathEscape(c.name), apiserver.AcceptJSON, o); err != nil && !apierrors.IsNotFound(err) {
-		return nil, apiserver.Failed("get", "configmaps", c.empty.Namespace, c.name, err)
+	if err := conn.Read(ctx, c.collection+"/"+Name, apiserver.AcceptJSON, o); err != nil && !apierrors.IsNotFound(err) {
+		return nil, apiserver.Failed("get", "configmaps", c.empty.Namespace, Name, err)
 	}
 	if o.Metadata.ResourceVersion == "" {
 		o.Metadata = c.empty
@@ -99,7 +102,7 @@ func (c *ConfigMap) Await(ctx context.Context, o *Object, most time.Duration) er
 	if err != nil {
 		return err
 	}
-	q := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + c.name}, "resourceVersion": {cmp.Or(o.Metadata.ResourceVersion, "0")}}
+	q := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + Name}, "resourceVersion": {cmp.Or(o.Metadata.ResourceVersion, "0")}}
 	resp, err := conn.Get(ctx, c.collection, q, apiserver.AcceptJSON)
 	if err == nil {
 		defer resp.Body.Close()

@@ -25,7 +25,7 @@ func inCluster(t *testing.T, f func(t *testing.T, s *fakekube.Server, c *ConfigM
 		s.Define("", "ConfigMap", "configmaps", "v1")
 		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 		fakekube.WriteKubeconfig(t, kubeconfig, s.StartInMemory(t), "")
-		c := NewConfigMap(&apiserver.Credentials{Kubeconfig: kubeconfig}, "test", "istio-system", "relay-orders")
+		c := NewConfigMap(&apiserver.Credentials{Kubeconfig: kubeconfig}, "test", "istio-system")
 		c.client.Dial = fakekube.Dial
 		t.Cleanup(c.Close)
 		f(t, s, c)

@@ -63,12 +63,13 @@ upstreams:
 - name: east
   kubernetes: {kubeconfig: %q%s}
   import: {namespaces: {exclude: [hidden]}}
-  limits: {maxResources: 5, maxResourceBytes: 2000}
+  limits: {maxResources: 5}
 %s`, filepath.Join(a.dir, "west"), kubeconfig, status, strings.ReplaceAll(more, "KUBECONFIG", kubeconfig))
 	cfg, err := config.Parse(filepath.Join(a.dir, "relay.yaml"), []byte(text), Sources()...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Upstreams[1].Limits.MaxResourceBytes = 2000
 	if a.Relay, err = New(Options{
 		Config: cfg, Watcher: config.NewWatcher("relay.yaml", Sources()...), Complete: func(*config.Config) {}, Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar),
 	}); err != nil {
@@ -183,7 +184,7 @@ func (a *arriving) entry(name, host string) {
 // TestTheConditionTellsWhetherAllClientsHaveIt: pending, refused by a client, distributed, and so it stays when a client
 // connects that rejects it.
 func TestTheConditionTellsWhetherAllClientsHaveIt(t *testing.T) {
-	a := startArriving(t, ", status: {write: true}", "")
+	a := startArriving(t, ", status: meshrelay.io/Distributed", "")
 	var refuses atomic.Bool
 	leave := a.client("bad", func() string {
 		if refuses.Load() {
@@ -232,7 +233,7 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 		}
 	}
 
-	a := startArriving(t, ", status: {write: true}", "")
+	a := startArriving(t, ", status: meshrelay.io/Distributed", "")
 	a.client("good", func() string { return "" })
 	a.entry("a", "a.x")
 	a.becomes("a", "True")
@@ -256,7 +257,7 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 
 // TestWhatHasNoObjectIsAskedForOnce for each condition.
 func TestWhatHasNoObjectIsAskedForOnce(t *testing.T) {
-	a := startArriving(t, ", status: {write: true}", "")
+	a := startArriving(t, ", status: meshrelay.io/Distributed", "")
 	a.client("good", func() string { return "" })
 	path := "/serviceentries/a"
 	a.east.Set(func() {
@@ -281,7 +282,7 @@ func TestWhatHasNoObjectIsAskedForOnce(t *testing.T) {
 
 // TestOneReplicaWritesConditions: that which has the Lease, and it tells of its own clients alone.
 func TestOneReplicaWritesConditions(t *testing.T) {
-	a := startArriving(t, ", status: {write: true}", "replicas: {kubernetes: {kubeconfig: KUBECONFIG, namespace: mesh}}")
+	a := startArriving(t, ", status: meshrelay.io/Distributed", "replicas: {kubernetes: {kubeconfig: KUBECONFIG, namespace: mesh}}")
 	a.client("good", func() string { return "" })
 	a.entry("a", "a.x")
 	a.becomes("a", "True OneReplica all clients of one replica have it")
@@ -373,7 +374,7 @@ func TestARoundHasWhatWasLookedAtLeastAndChangedLast(t *testing.T) {
 	}
 }
 
-// TestConditionsAreOptIn: without kubernetes.status.write none is written.
+// TestConditionsAreOptIn: without kubernetes.status none is written.
 func TestConditionsAreOptIn(t *testing.T) {
 	a := startArriving(t, "", "")
 	a.client("good", func() string { return "" })

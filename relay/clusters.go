@@ -90,9 +90,9 @@ func (r *Relay) follow(cfg *config.Config) {
 	}
 	creds := &apiserver.Credentials{Kubeconfig: k.Kubeconfig, Context: k.Context, InCluster: k.InCluster, AllowExec: k.AllowExec}
 	agent := fmt.Sprintf("meshrelay/%s (orders)", r.options.Build.Version)
-	store := orders.NewConfigMap(creds, agent, k.Namespace, k.Name)
+	store := orders.NewConfigMap(creds, agent, k.Namespace)
 	r.manager.Follow(cfg.Node.ID, rand.Text(), store, cfg.State.Dir)
-	r.conditions.share(lease.Options{Namespace: k.Namespace, Name: conditionsLease(k.Name), Identity: cfg.Node.ID, Relay: cfg.Provenance.Relay}, store.Connect)
+	r.conditions.share(lease.Options{Namespace: k.Namespace, Name: conditionsLease, Identity: cfg.Node.ID, Relay: cfg.Provenance.Relay}, store.Connect)
 }
 
 // backup writes a copy of the state, of the list of found clusters, and of the orders about sinks and those of all replicas.

@@ -16,6 +16,7 @@ import (
 	"meshrelay/internal/loglimit"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
+	"meshrelay/orders"
 	"meshrelay/sink/lease"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes"
@@ -50,11 +51,11 @@ type condition struct {
 // tellsConditions reports whether conditions of the objects of an upstream are written.
 func tellsConditions(u config.Upstream) bool {
 	k, is := u.Source.(*kubernetes.Config)
-	return is && k.Status.Write
+	return is && k.Status != ""
 }
 
-// conditionsLease is the Lease beside a ConfigMap with orders.
-func conditionsLease(orders string) string { return orders + "-conditions" }
+// conditionsLease is the Lease beside the ConfigMap with orders.
+const conditionsLease = orders.Name + "-conditions"
 
 func newConditions(r *Relay) *conditions {
 	return &conditions{relay: r, pause: conditionPause, notes: loglimit.New(5, 10*time.Second)}

@@ -37,7 +37,7 @@ func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 	byKind = map[mirror.Kind]mirror.Policy{}
 	for _, m := range rules {
 		if len(m.Kinds) == 0 {
-			if others, err = merge.ByName(m.Policy, mirror.Kind{}, m.Union()); err != nil {
+			if others, err = merge.ByName(m.Policy, mirror.Kind{}); err != nil {
 				return nil, nil, fmt.Errorf("merge: %w", err)
 			}
 		}
@@ -47,7 +47,7 @@ func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 				return nil, nil, fmt.Errorf("merge: %w", err)
 			}
 			for _, kind := range kinds {
-				if byKind[kind], err = merge.ByName(m.Policy, kind, m.Union()); err != nil {
+				if byKind[kind], err = merge.ByName(m.Policy, kind); err != nil {
 					return nil, nil, fmt.Errorf("merge: %w", err)
 				}
 			}
@@ -94,8 +94,7 @@ func pushOptions(p config.Push) push.Options {
 // keeperOptions returns the settings of the state that a reload can change.
 func keeperOptions(s config.State) state.Options {
 	return state.Options{
-		FlushInterval: s.FlushInterval.D(),
-		History:       state.History{Revisions: s.History.Revisions, MaxBytes: s.History.MaxBytes},
+		History: state.History{Revisions: s.History.Revisions, MaxBytes: s.History.MaxBytes},
 	}
 }
 
@@ -125,8 +124,7 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		return downstream.Config{}, err
 	}
 	out := downstream.Config{
-		NodeID: cfg.Node.ID, RelayName: cfg.Provenance.Relay, Version: version, Views: all,
-		DrainTimeout: d.DrainTimeout.D(), Limits: limitsOf(d),
+		NodeID: cfg.Node.ID, RelayName: cfg.Provenance.Relay, Version: version, Views: all, Limits: limitsOf(d),
 	}
 	for _, l := range d.Listeners {
 		listener := downstream.Listener{Address: l.Address, View: l.View, Debug: l.Debug}
@@ -140,7 +138,7 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 
 func tlsOf(l config.Listener) *downstream.TLS {
 	t := &downstream.TLS{
-		CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, ClientCAFile: l.TLS.ClientCAFile, AllowAnonymous: l.AllowAnonymous,
+		CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, AllowAnonymous: l.AllowAnonymous,
 	}
 	for _, ca := range l.TLS.ClientCAs {
 		t.ClientCAs = append(t.ClientCAs, downstream.ClientCA(ca))

@@ -15,6 +15,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/mirror"
+	"meshrelay/orders"
 	"meshrelay/sink/promotion"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
@@ -211,9 +212,9 @@ func (d Doctor) sites() (checks []doctor.Check) {
 		add("sink "+s.Name, &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, s.Namespace, needs...)
 	}
 	if c := d.Config.Replicas.Kubernetes; c != nil {
-		needs := []map[string][]string{{"verbs": {"get", "update", "watch"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": {c.Name}}}
+		needs := []map[string][]string{{"verbs": {"get", "update", "watch"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": {orders.Name}}}
 		if slices.ContainsFunc(d.Config.Upstreams, tellsConditions) || slices.ContainsFunc(d.Config.Clusters, func(c config.Clusters) bool { return tellsConditions(c.Upstream) }) {
-			needs = append(needs, map[string][]string{"verbs": {"get", "update"}, "apiGroups": {"coordination.k8s.io"}, "resources": {"leases"}, "resourceNames": {conditionsLease(c.Name)}})
+			needs = append(needs, map[string][]string{"verbs": {"get", "update"}, "apiGroups": {"coordination.k8s.io"}, "resources": {"leases"}, "resourceNames": {conditionsLease}})
 		}
 		add("replicas.kubernetes", &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, c.Namespace, needs...)
 	}

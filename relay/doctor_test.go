@@ -115,7 +115,7 @@ func TestDoctorNamesRightsThatSinksAndReplicasLack(t *testing.T) {
 	fakekube.WriteKubeconfig(t, filepath.Join(dir, "site"), s.Start(t), "own")
 	cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), []byte(`node: {id: n}
 upstreams: [{name: east, file: {path: .}}]
-clusters: [{name: all, secrets: {kubeconfig: site, namespace: mesh}, upstream: {kubernetes: {status: {write: true}}}}]
+clusters: [{name: all, secrets: {kubeconfig: site, namespace: mesh}, upstream: {kubernetes: {status: meshrelay.io/Distributed}}}]
 views: [{name: dr}]
 sinks: [{name: dr, view: dr, kubernetes: {kubeconfig: site}}]
 replicas: {kubernetes: {kubeconfig: site}}

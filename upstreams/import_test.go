@@ -39,7 +39,7 @@ func TestSourceVersionAndPathAreNoContent_C5_C10(t *testing.T) {
 
 func TestRenamedResourcesComeAndGoByTheirNamesInTheSource(t *testing.T) {
 	s := newXDSScript(t, func(u *config.Upstream, _ *config.Node) {
-		u.Rewrite = config.Rewrite{NamespacePrefix: "east-", NamePrefix: "p-", Hosts: []config.HostMapping{{From: "cluster.local", To: "east.example"}}}
+		u.Rewrite = config.Rewrite{NamespacePrefix: "east-", NamePrefix: "p-", Hosts: map[string]string{"cluster.local": "east.example"}}
 	})
 	s.ok(s.sotw(xdsEntryURL, xdsEntry("shop/a", "a.shop.svc.cluster.local"), xdsEntry("shop/b", "b.example")))
 	s.holds("east-shop/p-a=a.east-shop.svc.east.example", "east-shop/p-b=b.example")

@@ -328,8 +328,12 @@ func configOf(kind, dir string, settings []string) (*config.Config, error) {
 	c := &config.Config{Node: node, Provenance: config.Provenance{Relay: "hub"}}
 	for _, s := range settings {
 		name, value, _ := strings.Cut(s, "=")
-		if name == "empty" {
+		switch name {
+		case "empty":
 			u.Guard.Empty = value
+			continue
+		case "maxResourceBytes":
+			u.Limits.MaxResourceBytes, _ = strconv.Atoi(value)
 			continue
 		}
 		if slices.Contains(guardSettings, name) {

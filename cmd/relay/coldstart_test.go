@@ -134,7 +134,7 @@ downstream:
   - {address: %q, plaintext: true, view: west}
 `, at(0), filepath.Join(dir, "a.sock"), at(1), at(2), startupTimeout, at(3), at(4))
 				if state != "" {
-					text += fmt.Sprintf("state: {dir: %s, flushInterval: 10ms}\n", filepath.Join(dir, state))
+					text += fmt.Sprintf("state: {dir: %s}\n", filepath.Join(dir, state))
 				}
 				return text
 			}
@@ -228,13 +228,13 @@ func TestARingOfRelaysStartsTogether(t *testing.T) {
 			start := func(startupTimeout string) (stop func()) {
 				var stops []func()
 				for i, r := range ring {
-					text := fmt.Sprintf("node: {id: relay-%d}\nadmin: {address: %q, socket: %s}\ndownstream: {startupTimeout: %s, drainTimeout: 100ms, listeners: [{address: %q, plaintext: true}]}\nupstreams:\n- {name: ring, xds: {addresses: [%q], plaintext: true}}\n",
+					text := fmt.Sprintf("node: {id: relay-%d}\nadmin: {address: %q, socket: %s}\ndownstream: {startupTimeout: %s, listeners: [{address: %q, plaintext: true}]}\nupstreams:\n- {name: ring, xds: {addresses: [%q], plaintext: true}}\n",
 						i, r.admin, filepath.Join(dir, fmt.Sprint(i, ".sock")), startupTimeout, r.xds, ring[(i+2)%3].xds)
 					if i == 0 {
 						text += fmt.Sprintf("- {name: east, xds: {addresses: [%q], plaintext: true}}\n", source.Addr)
 					}
 					if state != "" {
-						text += fmt.Sprintf("state: {dir: %s, flushInterval: 10ms}\n", filepath.Join(dir, fmt.Sprint(state, i)))
+						text += fmt.Sprintf("state: {dir: %s}\n", filepath.Join(dir, fmt.Sprint(state, i)))
 					}
 					stops = append(stops, serveConfig(t, text))
 				}

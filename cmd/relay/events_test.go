@@ -39,7 +39,7 @@ func TestTimesOfFlagsAreUTC(t *testing.T) {
 func TestEventsOutliveAKill(t *testing.T) {
 	source := fakexds.Start(t, &fakexds.Server{})
 	source.Set(entryType, hosts("a=a.example", "b=b.example")...)
-	p := newProcess(t, fmt.Sprintf("state: {dir: state, flushInterval: 20ms}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
+	p := newProcess(t, fmt.Sprintf("state: {dir: state}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
 	p.start()
 	path := filepath.Join(p.dir, "state", "events.log")
 	onDisk := func(path string) string {

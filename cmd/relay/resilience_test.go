@@ -203,7 +203,7 @@ func hosts(names ...string) (out []fakexds.Resource) {
 func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
 	source := fakexds.Start(t, &fakexds.Server{})
 	source.Set(entryType, hosts("a=a.example", "b=b.example", "c=c.example")...)
-	p := newProcess(t, fmt.Sprintf("state: {dir: state, flushInterval: 50ms}\nupstreams: [{name: east, required: true, guard: {percent: 100}, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
+	p := newProcess(t, fmt.Sprintf("state: {dir: state}\nupstreams: [{name: east, required: true, guard: {percent: 100}, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
 	p.start()
 	p.awaitOnDisk(3)
 	p.kill()
@@ -268,7 +268,7 @@ func readBackup(t *testing.T, backup io.Reader) (*state.File, error) {
 func TestSIGTERMWritesWhatIsKeptAndExits0(t *testing.T) {
 	source := fakexds.Start(t, &fakexds.Server{})
 	source.Set(entryType, hosts("a=a.example", "b=b.example")...)
-	p := newProcess(t, fmt.Sprintf("state: {dir: state, flushInterval: 1m}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
+	p := newProcess(t, fmt.Sprintf("state: {dir: state}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
 	p.start()
 	w := watchEntries(t, p.xds)
 	if changed, _ := w.next(); len(changed) != 2 {
@@ -288,7 +288,7 @@ func TestSIGTERMWritesWhatIsKeptAndExits0(t *testing.T) {
 }
 
 func TestASecondSignalEndsItAtOnce(t *testing.T) {
-	p := newProcess(t, "upstreams: [{name: files, file: {path: .}}]\ndownstream: {drainTimeout: 1m, LISTEN}\n")
+	p := newProcess(t, "upstreams: [{name: files, file: {path: .}}]\ndownstream: {LISTEN}\n")
 	p.start()
 	await.Until(t, "it is ready", func() bool { return p.readiness().Ready })
 	// The shutdown waits some seconds for a slow request of an operator.
@@ -349,7 +349,7 @@ func TestSIGHUPTakesOverTheConfigAndABadOneChangesNothing(t *testing.T) {
 func TestAFullDiskStopsNothing(t *testing.T) {
 	source := fakexds.Start(t, &fakexds.Server{})
 	source.Set(entryType, hosts("a=a.example")...)
-	p := newProcess(t, fmt.Sprintf("state: {dir: state, flushInterval: 20ms}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
+	p := newProcess(t, fmt.Sprintf("state: {dir: state}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
 	p.start()
 	w := watchEntries(t, p.xds)
 	w.next()

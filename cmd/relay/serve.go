@@ -23,7 +23,7 @@ func newServe() *cobra.Command {
 		Use:   "serve [-c FILE]",
 		Short: "Run the relay",
 		Long: `Run the relay until SIGTERM or SIGINT. The relay then makes its clients reconnect elsewhere, waits
-for them up to downstream.drainTimeout, writes its state, and ends. A second signal ends it at once.
+for them up to 10 seconds, writes its state, and ends. A second signal ends it at once.
 It loads the config file again on SIGHUP and when the file changes. A file with mistakes changes
 nothing.
 

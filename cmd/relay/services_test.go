@@ -42,7 +42,7 @@ func TestTheRelayBehindARelayServesAServiceWithoutEndpoints(t *testing.T) {
 		return serveConfig(t, fmt.Sprintf(`
 node: {id: relay-%d}
 admin: {address: %q}
-state: {dir: %q, flushInterval: 10ms}
+state: {dir: %q}
 downstream: {listeners: [{address: %q, plaintext: true}]}
 upstreams: [{name: up, services: {mode: %s}, xds: {addresses: [%q], plaintext: true}}]
 `, i, address(2+i), dirs[i], address(i), mode, upstream))

@@ -14,12 +14,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// ByName returns the mirror.Policy with a name, for one kind. For the name "union" it returns union. For other
-// names, union must be zero.
-func ByName(name string, kind mirror.Kind, union Union) (mirror.Policy, error) {
-	if union != (Union{}) && name != "union" {
-		return nil, fmt.Errorf("policy %q merges copies of one key only: merging by host needs the policy union", text.Abbreviate(name))
-	}
+// ByName returns the mirror.Policy with a name, for one kind.
+func ByName(name string, kind mirror.Kind) (mirror.Policy, error) {
 	switch name {
 	case "first":
 		return mirror.First{}, nil
@@ -27,13 +23,13 @@ func ByName(name string, kind mirror.Kind, union Union) (mirror.Policy, error) {
 		return Newest{}, nil
 	case "reject":
 		return Reject{}, nil
-	case "union":
+	case "union", "unionByHost":
 		if kind != federation.ServiceEntry {
-			return nil, fmt.Errorf("policy union is for %s only, not for %s", federation.ServiceEntry, kind)
+			return nil, fmt.Errorf("policy %s is for %s only, not for %s", name, federation.ServiceEntry, kind)
 		}
-		return union, nil
+		return Union{SameHost: name == "unionByHost"}, nil
 	}
-	return nil, fmt.Errorf("unknown policy %q: want first, newest, reject or union", text.Abbreviate(name))
+	return nil, fmt.Errorf("unknown policy %q: want first, newest, reject, union or unionByHost", text.Abbreviate(name))
 }
 
 // Newest serves the copy that was created last. Of several of the same age, it serves the first in order. A copy

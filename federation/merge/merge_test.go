@@ -130,23 +130,20 @@ func TestPolicies(t *testing.T) {
 
 func TestByName(t *testing.T) {
 	for _, test := range []struct {
-		name  string
-		kind  mirror.Kind
-		union Union
-		want  mirror.Policy
-		err   string
+		name string
+		kind mirror.Kind
+		want mirror.Policy
+		err  string
 	}{
-		{"first", federation.VirtualService, Union{}, mirror.First{}, ""},
-		{"newest", federation.VirtualService, Union{}, Newest{}, ""},
-		{"reject", mirror.MeshConfig, Union{}, Reject{}, ""},
-		{"union", federation.ServiceEntry, Union{}, Union{}, ""},
-		{"union", federation.ServiceEntry, Union{SameHost: true}, Union{SameHost: true}, ""},
-		{"union", federation.ServiceEntry, Union{SameHost: true, AcrossNamespaces: true}, Union{SameHost: true, AcrossNamespaces: true}, ""},
-		{"union", federation.VirtualService, Union{}, nil, "policy union is for networking.istio.io/ServiceEntry only, not for networking.istio.io/VirtualService"},
-		{"first", federation.ServiceEntry, Union{SameHost: true}, nil, `policy "first" merges copies of one key only: merging by host needs the policy union`},
-		{"last", federation.ServiceEntry, Union{}, nil, `unknown policy "last": want first, newest, reject or union`},
+		{"first", federation.VirtualService, mirror.First{}, ""},
+		{"newest", federation.VirtualService, Newest{}, ""},
+		{"reject", mirror.MeshConfig, Reject{}, ""},
+		{"union", federation.ServiceEntry, Union{}, ""},
+		{"unionByHost", federation.ServiceEntry, Union{SameHost: true}, ""},
+		{"union", federation.VirtualService, nil, "policy union is for networking.istio.io/ServiceEntry only, not for networking.istio.io/VirtualService"},
+		{"last", federation.ServiceEntry, nil, `unknown policy "last": want first, newest, reject, union or unionByHost`},
 	} {
-		got, err := ByName(test.name, test.kind, test.union)
+		got, err := ByName(test.name, test.kind)
 		if got != test.want || (err != nil) != (test.err != "") || err != nil && err.Error() != test.err {
 			t.Errorf("%s: %v, %v", test.name, got, err)
 		}
@@ -298,7 +295,7 @@ func TestCopiesThatAgreeAreUnitedAroundOneThatDoesNot(t *testing.T) {
 	}
 }
 
-func TestEndpointsOfAnotherNamespaceAreUnitedOnlyWhereThatIsConfigured(t *testing.T) {
+func TestEndpointsOfAnotherNamespaceAreNeverUnited(t *testing.T) {
 	victim := copyOf(t, "east", func(it *item, se *networking.ServiceEntry) {
 		it.namespace, se.Endpoints = "payments", endpoints("192.0.2.1")
 	})
@@ -316,20 +313,13 @@ func TestEndpointsOfAnotherNamespaceAreUnitedOnlyWhereThatIsConfigured(t *testin
 	if got := addressesOf(t, v.Served); !slices.Equal(got, []string{"192.0.2.1", "192.0.2.2"}) || !slices.Equal(v.United, []int{2}) {
 		t.Errorf("%v, %+v", got, v)
 	}
-	if want := "united, but tenant attacker/x is of another namespace, and merge[].acrossNamespaces is not set"; v.Reason != want {
+	if want := "united, but tenant attacker/x is of another namespace"; v.Reason != want {
 		t.Error(v.Reason)
-	}
-	u.AcrossNamespaces = true
-	if u.Group(victim.Resource) != u.Group(attacker.Resource) {
-		t.Error("they are not of one group")
-	}
-	if v := u.Merge([]mirror.Copy{victim, attacker, neighbour}); !slices.Equal(v.United, []int{1, 2}) {
-		t.Errorf("%+v", v)
 	}
 }
 
 func TestSameHostUnitesAcrossKeys(t *testing.T) {
-	u := Union{SameHost: true, AcrossNamespaces: true}
+	u := Union{SameHost: true}
 	in := func(namespace, name string, edit func(*networking.ServiceEntry)) mirror.Copy {
 		return copyOf(t, "west", func(it *item, se *networking.ServiceEntry) {
 			it.namespace, it.name = namespace, name
@@ -339,7 +329,7 @@ func TestSameHostUnitesAcrossKeys(t *testing.T) {
 		})
 	}
 	group := u.Group(copyOf(t, "east", nil).Resource)
-	if group == "" || group != u.Group(in("team-b", "x", func(se *networking.ServiceEntry) { se.Hosts, se.ExportTo = []string{"DB.example"}, []string{"*"} }).Resource) {
+	if group == "" || group != u.Group(in("team-a", "x", func(se *networking.ServiceEntry) { se.Hosts, se.ExportTo = []string{"DB.example"}, []string{"*"} }).Resource) {
 		t.Errorf("public resources of one host are not of one group: %q", group)
 	}
 	private := func(se *networking.ServiceEntry) { se.ExportTo = []string{"."} }
@@ -351,26 +341,6 @@ func TestSameHostUnitesAcrossKeys(t *testing.T) {
 	}
 	if u.Group(item{kind: federation.VirtualService, namespace: "a", name: "x", body: &networking.VirtualService{Hosts: []string{"db.example"}}}.build(t)) != "" {
 		t.Error("a group of another kind")
-	}
-
-	for _, test := range []struct {
-		edit   func(*networking.ServiceEntry)
-		reason string
-	}{
-		{func(se *networking.ServiceEntry) { se.Endpoints = endpoints("192.0.2.9") }, "united"},
-		{func(se *networking.ServiceEntry) {
-			se.Endpoints = []*networking.WorkloadEntry{{Address: "192.0.2.9", ServiceAccount: "db"}}
-		}, "first in order: west team-b/x has endpoints with service accounts of another namespace"},
-	} {
-		if v := u.Merge([]mirror.Copy{copyOf(t, "east", nil), in("team-b", "x", test.edit)}); v.Reason != test.reason {
-			t.Errorf("%q, want %q", v.Reason, test.reason)
-		}
-	}
-	selector := func(se *networking.ServiceEntry) {
-		se.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": "db"}}
-	}
-	if v := u.Merge([]mirror.Copy{in("team-a", "x", selector), in("team-b", "x", selector)}); v.Reason != "first in order: west team-b/x selects workloads of another namespace" {
-		t.Error(v.Reason)
 	}
 }
 
@@ -419,7 +389,7 @@ type failer struct {
 func (f failer) Helper()           {}
 func (f failer) Fatal(args ...any) { f.t.Fatal(args...) }
 
-var allPolicies = []mirror.Policy{mirror.First{}, Newest{}, Reject{}, Union{}, Union{SameHost: true}, Union{SameHost: true, AcrossNamespaces: true}}
+var allPolicies = []mirror.Policy{mirror.First{}, Newest{}, Reject{}, Union{}, Union{SameHost: true}}
 
 func TestAMergeIsAPureFunctionOfTheCopies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

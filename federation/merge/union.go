@@ -34,12 +34,10 @@ const entryHosts = 1
 //
 // Union is a mirror.Grouper. It merges kinds other than ServiceEntry as mirror.First does.
 type Union struct {
-	// SameHost also unites resources of different keys, if they have the same hosts and the
-	// same namespaces see them.
+	// SameHost also unites resources of different names in one namespace, if they have the same hosts and the
+	// same namespaces see them. Never those of two namespaces: everybody who may write a ServiceEntry in one
+	// could add endpoints to those of the other.
 	SameHost bool
-	// AcrossNamespaces lets SameHost unite resources of different namespaces. Then everybody who may write a
-	// ServiceEntry in one of these namespaces can add endpoints to those of the others.
-	AcrossNamespaces bool
 }
 
 // Group implements mirror.Grouper.
@@ -51,20 +49,11 @@ func (u Union) Group(r *mirror.Resource) string {
 	if len(hosts) == 0 {
 		return ""
 	}
-	key := hostSet(hosts) + " " + group(federation.VisibilityOf(federation.ExportTo(r), r.Namespace()), r.Namespace())
-	if !u.AcrossNamespaces {
-		key = r.Namespace() + " " + key
+	seen := federation.Everyone
+	if v := federation.VisibilityOf(federation.ExportTo(r), r.Namespace()); !v.Public {
+		seen = strings.Join(v.Namespaces, ",")
 	}
-	return key
-}
-
-// group returns the same text for resources that may be united: all that everyone sees, and those of one
-// namespace that the same namespaces see.
-func group(v federation.Visibility, namespace string) string {
-	if v.Public {
-		return federation.Everyone
-	}
-	return namespace + "/" + strings.Join(v.Namespaces, ",")
+	return r.Namespace() + " " + hostSet(hosts) + " " + seen
 }
 
 // hostSet returns the same text for equal sets of hosts.
@@ -108,7 +97,7 @@ func (u Union) Merge(copies []mirror.Copy) mirror.Decision {
 		if a := c.Resource.Allocated(); len(a) > 0 { // another cluster may have them for another host
 			next.Addresses = slices.DeleteFunc(next.Addresses, func(s string) bool { return slices.Contains(a, s) })
 		}
-		if why := sum.add(next, u.AcrossNamespaces); why != "" {
+		if why := sum.add(next); why != "" {
 			refused = append(refused, nameOf(c, first)+" "+why)
 			continue
 		}
@@ -176,9 +165,9 @@ func newEntry(body []byte, namespace string) *entry {
 }
 
 // add unites e with another entry, or returns why it can not.
-func (e *entry) add(other *entry, acrossNamespaces bool) (why string) {
-	if e.namespace != other.namespace && !acrossNamespaces {
-		return "is of another namespace, and merge[].acrossNamespaces is not set"
+func (e *entry) add(other *entry) (why string) {
+	if e.namespace != other.namespace {
+		return "is of another namespace"
 	}
 	if e.bare && len(other.Endpoints) > 0 && e.describes(other) {
 		ports, resolution := e.Ports, e.Resolution
@@ -260,20 +249,13 @@ func (e *entry) differs(other *entry) string {
 	if why := portsDiffer(e.Ports, other.Ports); why != "" {
 		return why
 	}
-	across := e.namespace != other.namespace
 	dns := e.Resolution == networking.ServiceEntry_DNS || e.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
 	switch {
 	case !proto.Equal(e.WorkloadSelector, other.WorkloadSelector):
 		return "has another workloadSelector"
-	case across && e.WorkloadSelector != nil:
-		return "selects workloads of another namespace"
 	case dns && (len(e.Endpoints) == 0) != (len(other.Endpoints) == 0):
 		// Clients resolve the host itself only if there are no endpoints.
 		return "does not agree on whether the host itself is resolved"
-	case across && slices.ContainsFunc(other.Endpoints, func(ep *networking.WorkloadEntry) bool { return ep.GetServiceAccount() != "" }):
-		// A service account belongs to the ServiceEntry's namespace: in another one it would be
-		// another identity.
-		return "has endpoints with service accounts of another namespace"
 	}
 	return ""
 }

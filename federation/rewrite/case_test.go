@@ -11,7 +11,7 @@ import (
 func TestHostsAreMappedWithoutRegardToCase(t *testing.T) {
 	rules := Rules{
 		Namespaces: map[string]string{"shop": "east-shop", "same": "same"}, NamespacePrefix: "p-", ShortHosts: ShortHostsComplete,
-		Hosts: []HostMapping{{From: "nacos", To: "east.example"}, {From: "corp.example", To: "corp.east"}},
+		Hosts: map[string]string{"nacos": "east.example", "corp.example": "corp.east"},
 	}
 	for _, tc := range []struct{ kind, before, after string }{
 		{"se", `{"hosts": ["Consumers.DEFAULT-GROUP.public.NACOS"]}`, `{"hosts": ["Consumers.DEFAULT-GROUP.public.east.example"]}`},

@@ -24,7 +24,7 @@ func FuzzNames(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	same, err := New(Rules{Namespaces: map[string]string{"team-a": "team-a"}, Hosts: []HostMapping{{"corp", "corp"}}})
+	same, err := New(Rules{Namespaces: map[string]string{"team-a": "team-a"}, Hosts: map[string]string{"corp": "corp"}})
 	if err != nil {
 		f.Fatal(err)
 	}

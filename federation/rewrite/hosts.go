@@ -39,10 +39,9 @@ func (s *scope) movedHosts(v string) (moved []string) {
 		return nil
 	}
 	reach := s.host(v)[1:]
-	for i := range s.Hosts {
-		m := &s.Hosts[i]
-		if hasSuffix("."+m.From, v[1:]) && !hasSuffix("."+m.To, reach) {
-			moved = append(moved, m.To, "*."+m.To)
+	for _, from := range s.domains {
+		if to := s.Hosts[from]; hasSuffix("."+from, v[1:]) && !hasSuffix("."+to, reach) {
+			moved = append(moved, to, "*."+to)
 		}
 	}
 	return moved
@@ -53,14 +52,13 @@ func hasSuffix(h, domain string) bool {
 	return len(h) >= len(domain) && strings.EqualFold(h[len(h)-len(domain):], domain)
 }
 
-// mappedDomain returns where the domain in h begins that a HostMapping replaces, and the new domain. Without
-// such a HostMapping it returns the end of h.
+// mappedDomain returns where the domain in h begins that Hosts replaces, and the new domain. Without such a
+// domain it returns the end of h.
 func (n *nameRules) mappedDomain(h string) (cut int, to string) {
-	for i := range n.Hosts {
-		m := &n.Hosts[i]
-		rest := h[:max(len(h)-len(m.From), 0)]
-		if hasSuffix(h, m.From) && (rest == "" || rest == "*" || rest[len(rest)-1] == '.') {
-			return len(rest), m.To
+	for _, from := range n.domains {
+		rest := h[:max(len(h)-len(from), 0)]
+		if hasSuffix(h, from) && (rest == "" || rest == "*" || rest[len(rest)-1] == '.') {
+			return len(rest), n.Hosts[from]
 		}
 	}
 	return len(h), ""

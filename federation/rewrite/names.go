@@ -32,17 +32,18 @@ const (
 
 // nameRules maps the namespaces, names and hosts of one source. It is immutable.
 type nameRules struct {
-	Rules          // Hosts with the longest From first
+	Rules
 	effects        effect
 	mapped         []string // keys of Namespaces, sorted
+	domains        []string // keys of Hosts, the longest first
 	serviceDomains []string // what comes after the namespace in the host of a Service
 }
 
 func newNameRules(r Rules) *nameRules {
 	r.Domain = cmp.Or(r.Domain, federation.DefaultDomain)
-	r.Hosts = slices.SortedStableFunc(slices.Values(r.Hosts), func(a, b HostMapping) int { return len(b.From) - len(a.From) })
 	n := &nameRules{
 		Rules: r, mapped: slices.Sorted(maps.Keys(r.Namespaces)),
+		domains: slices.SortedFunc(maps.Keys(r.Hosts), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }),
 		// Kubernetes' resolver accepts the short form in ".svc"; multi-cluster Services have
 		// "clusterset.local".
 		serviceDomains: []string{".svc." + r.Domain, ".svc.clusterset.local", ".svc"},
@@ -54,7 +55,7 @@ func newNameRules(r Rules) *nameRules {
 	if r.NamePrefix != "" {
 		n.effects |= effNames
 	}
-	if slices.ContainsFunc(r.Hosts, func(h HostMapping) bool { return h.From != h.To }) {
+	if slices.ContainsFunc(n.domains, func(from string) bool { return r.Hosts[from] != from }) {
 		n.effects |= effHosts
 	}
 	if r.ShortHosts == ShortHostsComplete {

@@ -211,11 +211,8 @@ func drawRules(t *rapid.T) Rules {
 	r.Namespaces = rapid.MapOfN(ns, ns, 0, 3).Draw(t, "namespaces")
 	r.NamespacePrefix = rapid.SampledFrom([]string{"", "east-", "a"}).Draw(t, "prefix")
 	r.NamePrefix = rapid.SampledFrom([]string{"", "e-"}).Draw(t, "before")
-	domains := rapid.MapOfN(rapid.SampledFrom([]string{"cluster.local", "corp", "x.corp", "svc.cluster.local", "b.svc.cluster.local"}),
+	r.Hosts = rapid.MapOfN(rapid.SampledFrom([]string{"cluster.local", "corp", "x.corp", "svc.cluster.local", "b.svc.cluster.local"}),
 		rapid.SampledFrom([]string{"east.example", "e", "corp.e", "cluster.local"}), 0, 3).Draw(t, "hosts")
-	for from, to := range domains {
-		r.Hosts = append(r.Hosts, HostMapping{from, to})
-	}
 	return r
 }
 

@@ -56,8 +56,8 @@ type Rules struct {
 	// DestinationRules: by the namespace at the source and Domain, as istiod does with resources that it
 	// reads itself (PROTOCOL C23). Namespaces and Hosts then apply to the complete host.
 	ShortHosts string `yaml:"shortHosts" default:"complete" oneof:"complete keep"`
-	// Hosts maps domains. The longest From that matches wins.
-	Hosts []HostMapping `yaml:"hosts,omitempty"`
+	// Hosts maps a domain, and everything below it, to another. Of several that match, the longest counts.
+	Hosts map[string]string `yaml:"hosts,omitempty"`
 	// Endpoints overrides the endpoints of ServiceEntries, WorkloadEntries and the templates of
 	// WorkloadGroups.
 	Endpoints Endpoints `yaml:"endpoints,omitempty"`
@@ -78,12 +78,6 @@ type Edit struct {
 	Set map[string]string `yaml:"set,omitempty"`
 	// Remove lists keys or, with a "*" at the end, prefixes of keys.
 	Remove []string `yaml:"remove"`
-}
-
-// HostMapping moves a domain and everything below it.
-type HostMapping struct {
-	From string `yaml:"from"`
-	To   string `yaml:"to"`
 }
 
 // Endpoints overrides fields of endpoints. Empty fields change nothing.

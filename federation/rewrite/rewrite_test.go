@@ -93,10 +93,10 @@ var everything = Rules{
 	Namespaces:      map[string]string{"team-a": "alpha", "istio-system": "istio-system"},
 	NamespacePrefix: "east-",
 	NamePrefix:      "e-",
-	Hosts: []HostMapping{
-		{From: "cluster.local", To: "east.example"},
-		{From: "corp.example", To: "corp.east.example"},
-		{From: "db.corp.example", To: "db.example"},
+	Hosts: map[string]string{
+		"cluster.local":   "east.example",
+		"corp.example":    "corp.east.example",
+		"db.corp.example": "db.example",
 	},
 }
 
@@ -324,11 +324,11 @@ func TestShortNamesStayShortWhenOnlyNamespacesAreMapped(t *testing.T) {
 	}
 }
 
-func TestHostMapping(t *testing.T) {
+func TestHostsAreMapped(t *testing.T) {
 	s := newScope(mustRewriter(t, Rules{
 		Namespaces: map[string]string{"team-a": "alpha", "team-b": "beta"},
 		Domain:     "mesh.corp",
-		Hosts:      []HostMapping{{"corp", "here"}, {"x.corp", "x"}, {"mesh.corp", "mesh.here"}, {"team-b.svc.mesh.corp", "b.here"}},
+		Hosts:      map[string]string{"corp": "here", "x.corp": "x", "mesh.corp": "mesh.here", "team-b.svc.mesh.corp": "b.here"},
 	}).names, "team-a")
 	tests := []struct{ in, want string }{
 		{"", ""}, {"*", "*"}, {"corp", "here"}, {"a.corp", "a.here"}, {"*.corp", "*.here"}, {"*corp", "*here"},
@@ -365,7 +365,7 @@ func TestHostMapping(t *testing.T) {
 func TestWildcardsFollowWhatIsMappedFromUnderThem(t *testing.T) {
 	w := mustRewriter(t, Rules{
 		Namespaces: map[string]string{"team-a": "alpha"},
-		Hosts:      []HostMapping{{"corp", "here"}, {"shop.corp", "shop.example"}, {"stays.corp", "stays.corp"}, {"below.corp", "x.here"}},
+		Hosts:      map[string]string{"corp": "here", "shop.corp": "shop.example", "stays.corp": "stays.corp", "below.corp": "x.here"},
 	})
 	for kind, bodies := range map[string][2]string{
 		"sidecar": {
@@ -399,13 +399,13 @@ func TestMessagesInPartsArePutTogether(t *testing.T) {
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
-	if out := mustRewrite(t, mustRewriter(t, Rules{Hosts: []HostMapping{{"a", "b"}}}), in); out != in {
+	if out := mustRewrite(t, mustRewriter(t, Rules{Hosts: map[string]string{"a": "b"}}), in); out != in {
 		t.Error("a new resource though nothing changes")
 	}
 }
 
 func TestNamesThatBecomeOneAreListedOnce(t *testing.T) {
-	w := mustRewriter(t, Rules{Namespaces: map[string]string{"a": "x", "b": "x", "c": "c"}, Hosts: []HostMapping{{"old", "new"}}})
+	w := mustRewriter(t, Rules{Namespaces: map[string]string{"a": "x", "b": "x", "c": "c"}, Hosts: map[string]string{"old": "new"}})
 	var hosts, want []string
 	for i := range 40 {
 		h := "h" + string(rune('a'+i%26)) + strings.Repeat("x", i/26)
@@ -493,9 +493,9 @@ func BenchmarkRewrite(b *testing.B) {
 	spec.Labels = map[string]string{"app": "db", "team": "a"}
 	in := newRewriteResource(b, spec)
 	for name, rules := range map[string]Rules{
-		"hosts+prefix": {NamespacePrefix: "east-", Hosts: []HostMapping{{"cluster.local", "east.example"}, {"corp.example", "corp.east.example"}}},
+		"hosts+prefix": {NamespacePrefix: "east-", Hosts: map[string]string{"cluster.local": "east.example", "corp.example": "corp.east.example"}},
 		"name":         {NamePrefix: "east-"},
-		"unchanged":    {Hosts: []HostMapping{{"nobody.example", "somebody.example"}}},
+		"unchanged":    {Hosts: map[string]string{"nobody.example": "somebody.example"}},
 		"identity":     {},
 	} {
 		w := mustRewriter(b, rules)

@@ -22,9 +22,9 @@ func TestIdentityRulesReturnTheSameResource(t *testing.T) {
 	rules := map[string]Rules{
 		"zero":                             {},
 		"namespaces":                       {Namespaces: map[string]string{"team-a": "team-a"}},
-		"hosts":                            {Hosts: []HostMapping{{"cluster.local", "cluster.local"}}},
+		"hosts":                            {Hosts: map[string]string{"cluster.local": "cluster.local"}},
 		"other namespace":                  {Namespaces: map[string]string{"nobody": "somebody"}},
-		"other host":                       {Hosts: []HostMapping{{"nobody.example", "somebody.example"}}},
+		"other host":                       {Hosts: map[string]string{"nobody.example": "somebody.example"}},
 		"same exportTo":                    {ExportTo: []string{"."}},
 		"same labels":                      {Labels: Edit{Set: map[string]string{"app": "db"}, Remove: []string{"absent", "ab*"}}},
 		"same label that would be removed": {Labels: Edit{Set: map[string]string{"app": "db"}, Remove: []string{"app", "a*"}}},
@@ -48,7 +48,7 @@ func TestRulesThatChangeNothingCostNothing(t *testing.T) {
 	}{
 		"none":                 {Rules{}, 0},
 		"none for this kind":   {Rules{Namespaces: map[string]string{"team-a": "team-a"}}, 0},
-		"none for these hosts": {Rules{Hosts: []HostMapping{{"nobody.example", "somebody.example"}}}, 6},
+		"none for these hosts": {Rules{Hosts: map[string]string{"nobody.example": "somebody.example"}}, 6},
 	} {
 		w := mustRewriter(t, limit.rules)
 		if got := testing.AllocsPerRun(100, func() { _, _ = w.Rewrite(in) }); got > limit.allocs {
@@ -147,7 +147,7 @@ func TestClusterScopedResourcesGetNoNamespace(t *testing.T) {
 
 func TestNamesThatGrowTooLongAreErrors(t *testing.T) {
 	long := strings.Repeat("n", 60)
-	w := mustRewriter(t, Rules{NamespacePrefix: "east-", NamePrefix: "east-", Hosts: []HostMapping{{"a", "aaaaaaaaaa.a"}}})
+	w := mustRewriter(t, Rules{NamespacePrefix: "east-", NamePrefix: "east-", Hosts: map[string]string{"a": "aaaaaaaaaa.a"}})
 	tests := []struct{ kind, full, body, want string }{
 		{"se", long + "/x", `{}`, "metadata.namespace"},
 		{"se", "a/" + strings.Repeat("n", 250), `{}`, "metadata.name"},
@@ -187,9 +187,8 @@ func TestWrongRulesAreErrorsThatNameTheField(t *testing.T) {
 		{Rules{Annotations: Edit{Set: map[string]string{"a/b/c": ""}}}, "annotations.set[a/b/c]"},
 		{Rules{Annotations: Edit{Remove: []string{"a*b"}}}, "annotations.remove[0]"},
 		{Rules{ExportTo: []string{".", "A"}}, "exportTo[1]"},
-		{Rules{Hosts: []HostMapping{{"", "a"}}}, "hosts[0].from"},
-		{Rules{Hosts: []HostMapping{{"a", "*.a"}}}, "hosts[0].to"},
-		{Rules{Hosts: []HostMapping{{"a", "b"}, {"a", "c"}}}, "hosts[1].from"},
+		{Rules{Hosts: map[string]string{"": "a"}}, "hosts[]"},
+		{Rules{Hosts: map[string]string{"a": "*.a"}}, "hosts[a]"},
 		{Rules{Domain: "."}, "domain"},
 		{Rules{Endpoints: Endpoints{Network: "a b"}}, "endpoints.network"},
 		{Rules{Endpoints: Endpoints{Cluster: "a/b"}}, "endpoints.cluster"},
@@ -233,7 +232,7 @@ func TestRewriterIsSafeForConcurrentUse(t *testing.T) {
 
 // A relay keeps one resource of a name, and an istiod takes services of other hosts for other services.
 func TestServicesOfOtherHostsHaveOtherNames(t *testing.T) {
-	hosts := func(from, to string) []HostMapping { return []HostMapping{{From: from, To: to}} }
+	hosts := func(from, to string) map[string]string { return map[string]string{from: to} }
 	name := func(kind mirror.Kind, name string, rules Rules) string {
 		t.Helper()
 		w, err := New(rules)

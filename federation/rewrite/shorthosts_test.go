@@ -140,9 +140,9 @@ func TestRulesSeeTheCompletedHost_C23(t *testing.T) {
 		{"the domain of the source", Rules{Domain: "east.corp"}, "reviews.shop.svc.east.corp"},
 		{"a mapped namespace", Rules{Namespaces: map[string]string{"shop": "store"}}, "reviews.store.svc.cluster.local"},
 		{"a prefix", Rules{NamespacePrefix: "east-", Domain: "east.corp"}, "reviews.east-shop.svc.east.corp"},
-		{"a mapped domain", Rules{Domain: "east.corp", Hosts: []HostMapping{{"east.corp", "corp"}}}, "reviews.shop.svc.corp"},
-		{"a mapped host", Rules{Hosts: []HostMapping{{"reviews.shop.svc.cluster.local", "reviews.example"}}}, "reviews.example"},
-		{"a domain that is not the source's", Rules{Hosts: []HostMapping{{"corp", "example"}}}, "reviews.shop.svc.cluster.local"},
+		{"a mapped domain", Rules{Domain: "east.corp", Hosts: map[string]string{"east.corp": "corp"}}, "reviews.shop.svc.corp"},
+		{"a mapped host", Rules{Hosts: map[string]string{"reviews.shop.svc.cluster.local": "reviews.example"}}, "reviews.example"},
+		{"a domain that is not the source's", Rules{Hosts: map[string]string{"corp": "example"}}, "reviews.shop.svc.cluster.local"},
 		{"names and labels", Rules{NamePrefix: "e-", Labels: Edit{Set: map[string]string{"a": "b"}}}, "reviews.shop.svc.cluster.local"},
 		{"visibility", Rules{ExportTo: []string{"."}}, "reviews.shop.svc.cluster.local"},
 	} {

@@ -31,14 +31,9 @@ func (r *Rules) validate() error {
 			m.Add(notLabel(to), "exportTo[%d]", i)
 		}
 	}
-	seen := map[string]bool{}
-	for i, h := range r.Hosts {
-		m.Add(notDomain(h.From), "hosts[%d].from", i)
-		m.Add(notDomain(h.To), "hosts[%d].to", i)
-		if seen[h.From] {
-			m.Add(fmt.Errorf("%q is mapped already", h.From), "hosts[%d].from", i)
-		}
-		seen[h.From] = true
+	for _, from := range slices.Sorted(maps.Keys(r.Hosts)) {
+		m.Add(notDomain(from), "hosts[%s]", from)
+		m.Add(notDomain(r.Hosts[from]), "hosts[%s]", from)
 	}
 	if r.Domain != "" {
 		m.Add(notDomain(r.Domain), "domain")

@@ -66,8 +66,6 @@ type Gateways struct {
 	// Network is the network behind the gateways. An istiod that knows gateways of that network uses those
 	// instead.
 	Network string
-	// Locality is region/zone/subzone, or empty.
-	Locality string
 }
 
 // gateway is an address of Gateways.
@@ -86,9 +84,6 @@ func (g Gateways) Check() error {
 func (g Gateways) parse() ([]gateway, error) {
 	if len(g.Addresses) == 0 {
 		return nil, errors.New("there are no gateways")
-	}
-	if g.Locality != "" && !soundLocality(strings.Split(g.Locality, "/")) {
-		return nil, fmt.Errorf("locality %q: want region, region/zone or region/zone/subzone", text.Abbreviate(g.Locality))
 	}
 	var all []gateway
 	for _, a := range g.Addresses {
@@ -141,7 +136,7 @@ func WithGateways(r *mirror.Resource, g Gateways) (*mirror.Resource, error) {
 			se.Resolution = networking.ServiceEntry_DNS
 		}
 		e := &networking.WorkloadEntry{
-			Address: gw.host, Ports: make(map[string]uint32, len(se.Ports)), Network: g.Network, Locality: g.Locality,
+			Address: gw.host, Ports: make(map[string]uint32, len(se.Ports)), Network: g.Network,
 			Labels: map[string]string{federation.TLSModeLabel: tlsModeIstio},
 		}
 		for _, p := range se.Ports {

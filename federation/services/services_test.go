@@ -249,7 +249,7 @@ func TestSyntheticIsWhatHasTheNameAndNoEndpoints_C9(t *testing.T) {
 }
 
 func TestGatewaysStandForTheEndpoints(t *testing.T) {
-	g := Gateways{Addresses: []string{"34.0.0.2", "34.0.0.1:31443", "34.0.0.2:15443"}, Network: "net-east", Locality: "eu/eu-1"}
+	g := Gateways{Addresses: []string{"34.0.0.2", "34.0.0.1:31443", "34.0.0.2:15443"}, Network: "net-east"}
 	r := synthetic(t, nil)
 	out, err := WithGateways(r, g)
 	if err != nil {
@@ -262,8 +262,8 @@ func TestGatewaysStandForTheEndpoints(t *testing.T) {
 		"ports": [{"number": 80, "name": "http", "protocol": "HTTP"}, {"number": 9090, "name": "admin", "protocol": "TCP"}],
 		"subjectAltNames": ["spiffe://east.example/ns/shop/sa/db"],
 		"endpoints": [
-			{"address": "34.0.0.1", "ports": {"http": 31443, "admin": 31443}, "labels": {"security.istio.io/tlsMode": "istio"}, "network": "net-east", "locality": "eu/eu-1"},
-			{"address": "34.0.0.2", "ports": {"http": 15443, "admin": 15443}, "labels": {"security.istio.io/tlsMode": "istio"}, "network": "net-east", "locality": "eu/eu-1"}
+			{"address": "34.0.0.1", "ports": {"http": 31443, "admin": 31443}, "labels": {"security.istio.io/tlsMode": "istio"}, "network": "net-east"},
+			{"address": "34.0.0.2", "ports": {"http": 15443, "admin": 15443}, "labels": {"security.istio.io/tlsMode": "istio"}, "network": "net-east"}
 		]}`), want); err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestGatewaysStandForTheEndpoints(t *testing.T) {
 	if out.Key() != r.Key() || out.Source() != "east" || out.Cluster() != "east" || out.Metadata().Labels["team"] != "a" || IsSynthetic(out) {
 		t.Errorf("it is %s of %s in %s with %v", out.Key(), out.Source(), out.Cluster(), out.Metadata())
 	}
-	again, err := WithGateways(r, Gateways{Addresses: []string{"34.0.0.1:31443", "34.0.0.2"}, Network: "net-east", Locality: "eu/eu-1"})
+	again, err := WithGateways(r, Gateways{Addresses: []string{"34.0.0.1:31443", "34.0.0.2"}, Network: "net-east"})
 	if err != nil || !again.Equal(out) {
 		t.Errorf("the same gateways in another order give another resource: %v", err)
 	}
@@ -308,7 +308,6 @@ func TestGatewaysThatAreNoneAreErrors(t *testing.T) {
 		{Gateways{Addresses: []string{"10.0.0"}}, "gateway"},
 		{Gateways{Addresses: []string{"*.example"}}, "gateway"},
 		{Gateways{Addresses: []string{""}}, "gateway"},
-		{Gateways{Addresses: []string{"10.0.0.1"}, Locality: "/zone"}, "locality"},
 	} {
 		if err := tc.g.Check(); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%v: error %v, want %q", tc.g, err, tc.want)

@@ -109,7 +109,7 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 	fromRelay.Believe = true
 	return &Rules{
 		cfg: u, relayed: relayed,
-		gateways:  services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
+		gateways:  services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network},
 		displaced: displaced, filter: imports, roots: []string{filter.DefaultRoot}, via: via, rewriter: rewriter, provenance: p,
 		stamp: &stamp, relayStamp: &fromRelay,
 		version: versionOf(u, p, revision, relayed),
@@ -419,7 +419,7 @@ func (in *Intake) room(sc *scope, rec *record, name []byte, el Element) error {
 		return fmt.Errorf("the name has %d characters: want %d at most", len(name), maxKeptName)
 	}
 	if in.tooLarge(size) {
-		return fmt.Errorf(overLimit+"%d bytes, and limits.maxResourceBytes of the upstream is %d", size, l.MaxResourceBytes)
+		return fmt.Errorf(overLimit+"%d bytes, and a resource may have %d", size, l.MaxResourceBytes)
 	}
 	held, needed := load{}, recordBytes+len(name)+len(el.version())+size
 	if rec != nil {
@@ -437,7 +437,7 @@ func (in *Intake) room(sc *scope, rec *record, name []byte, el Element) error {
 	return nil
 }
 
-// tooLarge reports whether an element of this size exceeds limits.maxResourceBytes.
+// tooLarge reports whether an element of this size exceeds the limit of one resource.
 func (in *Intake) tooLarge(size int) bool {
 	return in.limits.MaxResourceBytes > 0 && size > in.limits.MaxResourceBytes
 }

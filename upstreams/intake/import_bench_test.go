@@ -27,7 +27,7 @@ func BenchmarkImport(b *testing.B) {
 		{"defaults", config.Upstream{Rewrite: config.Rewrite{Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}}, config.Provenance{Relay: "hub"}},
 		{"rules", config.Upstream{
 			Import:  config.Import{Namespaces: config.Globs{Exclude: []string{"kube-*"}}, Selector: "!internal", Expression: "kind != 'ServiceEntry' || spec.hosts.all(h, h.endsWith('.example'))"},
-			Rewrite: config.Rewrite{NamespacePrefix: "east-", Hosts: []config.HostMapping{{From: "example", To: "east.example"}}},
+			Rewrite: config.Rewrite{NamespacePrefix: "east-", Hosts: map[string]string{"example": "east.example"}},
 		}, config.Provenance{Relay: "hub"}},
 	} {
 		b.Run(bc.name, func(b *testing.B) {

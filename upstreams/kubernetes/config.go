@@ -30,10 +30,10 @@ type Config struct {
 	Kinds []string `yaml:"kinds,omitempty"`
 	// DiscoverySelectors are label selectors for namespaces. Objects in other namespaces are not mirrored.
 	// Empty means all namespaces.
-	DiscoverySelectors []string        `yaml:"discoverySelectors,omitempty"`
-	Ingress            Ingress         `yaml:"ingress"`
-	Status             Status          `yaml:"status"`
-	SyncTimeout        config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
+	DiscoverySelectors []string `yaml:"discoverySelectors,omitempty"`
+	Ingress            Ingress  `yaml:"ingress"`
+	// Status is the type of the condition that the relay writes into the status of each object. Empty: none.
+	Status string `yaml:"status"`
 	// ClusterUID is the UID of the namespace kube-system in the cluster to mirror. Empty means the first
 	// cluster that the kubeconfig led to.
 	ClusterUID string `yaml:"clusterUID"`
@@ -145,8 +145,8 @@ func (c *Config) check(mistakes config.Checker) {
 		mistakes.Errorf("clusterUID", "it is not the UID of a cluster, which has 1 to 128 letters, digits and dashes: kubectl get namespace kube-system -o jsonpath='{.metadata.uid}' prints it")
 	}
 	c.Ingress.check(mistakes)
-	if problems := validation.IsQualifiedName(c.Status.Condition); len(problems) > 0 {
-		mistakes.Errorf("status.condition", "%q is not a type of a condition, such as meshrelay.io/Distributed: %s", c.Status.Condition, problems[0])
+	if problems := validation.IsQualifiedName(c.Status); c.Status != "" && len(problems) > 0 {
+		mistakes.Errorf("status", "%q is not a type of a condition, such as meshrelay.io/Distributed: %s", c.Status, problems[0])
 	}
 	for i, k := range c.Kinds {
 		field := fmt.Sprintf("kinds[%d]", i)

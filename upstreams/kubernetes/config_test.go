@@ -38,7 +38,6 @@ func TestMistakesInTheSectionAreNamedWithTheirLines(t *testing.T) {
 		"{kubeconfig: east, ingress: {mode: strict}}\n  import: {kinds: [gateways.networking.istio.io]}": "3: upstreams[0].kubernetes.ingress.mode: Ingresses become Gateways and VirtualServices, and import leaves out networking.istio.io/VirtualService",
 		`{kubeconfig: east, ingress: {mode: strict}, discoverySelectors: [a=b], clusterUID: x}`:          "",
 		`{kubeconfig: east, clusterUID: "a b"}`:                                                          "3: upstreams[0].kubernetes.clusterUID: it is not the UID of a cluster",
-		`{kubeconfig: east, syncTimeout: 1ms}`:                                                           "3: upstreams[0].kubernetes.syncTimeout",
 		`{kubeconfig: east, cluster: a}`:                                                                 "3: upstreams[0].kubernetes.cluster",
 	} {
 		text := fmt.Sprintf("upstreams:\n- name: east\n  kubernetes: %s\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n", section)

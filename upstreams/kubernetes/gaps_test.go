@@ -90,7 +90,7 @@ func TestAStreamingListThatIsSilentIsAskedForInPages_K8(t *testing.T) {
 				<-r.Context().Done()
 				return true
 			}
-			w := s.mirrors(", syncTimeout: 1s", "")
+			w := s.mirrors("", "")
 			w.serves("ServiceEntry shop/a")
 			w.synced()
 			if n := s.Asked("serviceentries", "sendInitialEvents"); n != 1 {

@@ -16,7 +16,6 @@ func TestARunningSourceFollowsTheLimitsOfAReload_K7(t *testing.T) {
 	for name, settings := range map[string][2]string{
 		"more bytes":     {"{maxBytes: 40000}", "{maxBytes: 400000}"},
 		"more resources": {"{maxResources: 10}", "{maxResources: 100}"},
-		"larger ones":    {"{maxResourceBytes: 1000}", "{maxResourceBytes: 10000}"},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			s := newAPIServer(t)

@@ -18,12 +18,6 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// Status is the section about conditions that the relay writes into the status of the objects of an upstream.
-type Status struct {
-	Write     bool   `yaml:"write"`
-	Condition string `yaml:"condition" default:"meshrelay.io/Distributed"`
-}
-
 // holds reports whether the intake has accepted the content of an object, given as JSON.
 func (c *collection) holds(text []byte) bool {
 	_, decoded, err := object.NewDecoder(io.NopCloser(strings.NewReader(`{"type":"MODIFIED","object":` + string(text) + "}"))).Decode()
@@ -63,7 +57,7 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition)
 	var conditions []json.RawMessage // those of others may have fields of other types
 	_ = json.Unmarshal(text, &live)  // the server has encoded it
 	_ = json.Unmarshal(live.Status["conditions"], &conditions)
-	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status.Condition, live.Metadata.Generation, metav1.Now().Rfc3339Copy()
+	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status, live.Metadata.Generation, metav1.Now().Rfc3339Copy()
 	var was metav1.Condition
 	at := slices.IndexFunc(conditions, func(text json.RawMessage) bool {
 		was = metav1.Condition{}

@@ -24,7 +24,7 @@ import (
 	"meshrelay/mirror"
 )
 
-const reports = ", status: {write: true}"
+const reports = ", status: meshrelay.io/Distributed"
 
 func (w *world) tryReport(ctx context.Context, name string, c metav1.Condition) (told bool, err error) {
 	return w.manager.Report(ctx, "east", mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}, c)

@@ -329,5 +329,5 @@ func (s *Source) Limit(now config.Limits) {
 // relaxed reports whether any limit has grown.
 func relaxed(before, now config.Limits) bool {
 	more := func(before, now int) bool { return before > 0 && (now == 0 || now > before) }
-	return more(before.MaxBytes, now.MaxBytes) || more(before.MaxResources, now.MaxResources) || more(before.MaxResourceBytes, now.MaxResourceBytes)
+	return more(before.MaxBytes, now.MaxBytes) || more(before.MaxResources, now.MaxResources)
 }

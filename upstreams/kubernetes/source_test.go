@@ -557,7 +557,7 @@ func TestAServerThatIsSilentIsLeftForAnotherTry_K4(t *testing.T) {
 				return hangs
 			}
 		})
-		w := s.mirrors(", syncTimeout: 1s", "")
+		w := s.mirrors("", "")
 		w.until("it tells that the server is silent", func() bool { return strings.Contains(w.status().LastError, "the server is silent") })
 		s.Set(func() { silent = false })
 		w.serves("ServiceEntry shop/a")

@@ -16,8 +16,6 @@ type Config struct {
 	TokenFile      string          `yaml:"tokenFile" path:"file"`
 	Plaintext      bool            `yaml:"plaintext"`
 	ResyncInterval config.Duration `yaml:"resyncInterval" default:"5m" range:"1s 24h"`
-	SyncTimeout    config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
-	FailbackAfter  config.Duration `yaml:"failbackAfter" default:"1m" range:"1s 24h"`
 	// Partial: the server may offer only some of the types.
 	Partial bool `yaml:"partial"`
 	// Types are type URLs to mirror in addition to the well-known ones.

@@ -98,6 +98,13 @@ func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) (s *So
 	return s, err
 }
 
+const (
+	// syncTimeout is how long a server may bring nothing while it has not answered every type.
+	syncTimeout = 30 * time.Second
+	// failbackAfter is how long an address must have worked again before it is preferred.
+	failbackAfter = time.Minute
+)
+
 // clientConfig returns the settings of the connection and of the subscriptions.
 func clientConfig(cfg config.Upstream, env upstreams.Env) (adsclient.Config, *adsclient.Token) {
 	section := sectionOf(cfg)
@@ -113,9 +120,9 @@ func clientConfig(cfg config.Upstream, env upstreams.Env) (adsclient.Config, *ad
 		Credentials:      creds,
 		Stamp:            func() string { return token.Kept() + fmt.Sprint(lives(cfg)) },
 		DialOptions:      opts,
-		SyncTimeout:      section.SyncTimeout.D(),
+		SyncTimeout:      syncTimeout,
 		ResyncInterval:   section.ResyncInterval.D(),
-		FailbackAfter:    section.FailbackAfter.D(),
+		FailbackAfter:    failbackAfter,
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
 		Logger:           env.Log,
 	}, token

@@ -136,7 +136,7 @@ annotations:
   verbs: [get]
 {{- end }}
 {{- if .Values.rbac.status }}
-# For kubernetes.status.write, which also gets the objects.
+# For kubernetes.status, which also gets the objects.
 {{ include "meshrelay.statusRules" . }}
 {{- end }}
 {{- with .Values.rbac.extraRules }}

@@ -13,11 +13,14 @@ import (
 // Clusters that are gone are held when they are more than this share of all, and more than this many.
 const gonePercent, goneCount = 30, 1
 
+// maxClusters limits the clusters that a part follows at the same time: each has a watch for every kind.
+const maxClusters = 1000
+
 // policyOf returns the policy of a part. others are the clusters that other parts follow.
 func policyOf(cfg *config.Config, i int, others map[string]registry.Other) registry.Policy {
 	c := cfg.Clusters[i]
 	p := registry.Policy{
-		RemoveAfter: c.RemoveAfter.D(), Percent: gonePercent, Count: goneCount, Max: c.Max, Ignore: c.Ignore,
+		RemoveAfter: c.RemoveAfter.D(), Percent: gonePercent, Count: goneCount, Max: maxClusters, Ignore: c.Ignore,
 		Names: map[string]string{}, IDs: map[string]string{}, Others: others,
 	}
 	for j, u := range cfg.Upstreams {

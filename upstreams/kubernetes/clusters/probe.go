@@ -109,8 +109,8 @@ func cureOf(reason string) string {
 		return "let it run that program by clusters[].allowExec, if you trust who writes the kubeconfigs, or put a token into it"
 	case strings.Contains(reason, "already"), strings.Contains(reason, "which is that of"):
 		return "leave out one of the two, or name it in clusters[].ignore"
-	case strings.Contains(reason, "more than max"):
-		return "raise clusters[].max"
+	case strings.Contains(reason, "there are more than"):
+		return "leave out others by clusters[].ignore"
 	}
 	return "correct the kubeconfig, or name the cluster in clusters[].ignore"
 }

@@ -21,7 +21,7 @@ type slow string
 // Error implements error.
 func (s slow) Error() string { return string(s) }
 
-const errSilent = slow("the server is silent: it has sent less than 1 KiB within syncTimeout, or not ended a watch, or a list with all its pages, in time")
+const errSilent = slow("the server is silent: it has sent less than 1 KiB within 30 s, or not ended a watch, or a list with all its pages, in time")
 
 // stream is a response that is being read. It ends with a slow if the server is silent for too long, or if the
 // response lasts too long.

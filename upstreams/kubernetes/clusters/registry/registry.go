@@ -393,7 +393,7 @@ func (r *Registry) add(e Entry) {
 	case taken != "":
 		r.refuse(e, taken)
 	case len(r.clusters) >= r.policy.Max:
-		r.refuse(e, fmt.Sprintf("there are more than max clusters (%d)", r.policy.Max))
+		r.refuse(e, fmt.Sprintf("there are more than %d clusters", r.policy.Max))
 	default:
 		r.clusters[e.ID] = &Cluster{
 			ID: e.ID, Name: name, Origin: e.Origin, State: Found, Since: r.now, Priority: e.Priority, Note: e.Note, Kubeconfig: e.Kubeconfig,
