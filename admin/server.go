@@ -227,8 +227,7 @@ func common(next http.Handler) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
 		most := int64(maxBodyBytes)
-		switch r.URL.Path {
-		case "/plan/sinks":
+		if r.URL.Path == "/plan/sinks" {
 			most = maxConfigBytes + 1
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, most)

@@ -11,7 +11,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/internal/loglimit"
 	"meshrelay/internal/text"
@@ -19,7 +18,6 @@ import (
 	"meshrelay/orders"
 	"meshrelay/sink/lease"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
@@ -46,12 +44,6 @@ type condition struct {
 	since time.Time
 	looks int
 	told  metav1.Condition
-}
-
-// tellsConditions reports whether conditions of the objects of an upstream are written.
-func tellsConditions(u config.Upstream) bool {
-	k, is := u.Source.(*kubernetes.Config)
-	return is && k.Status != ""
 }
 
 // conditionsLease is the Lease beside the ConfigMap with orders.

@@ -38,3 +38,9 @@ func clusterUID(u upstreams.Status) string {
 	}
 	return ""
 }
+
+// tellsConditions reports whether conditions of the objects of an upstream are written.
+func tellsConditions(u config.Upstream) bool {
+	k, is := u.Source.(*kubernetes.Config)
+	return is && k.Status != ""
+}

@@ -8,7 +8,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -116,17 +115,6 @@ func (h *hubServer) secretIn(namespace, name string, data map[string][]byte, ann
 			meta["annotations"] = map[string]string{annotations[0]: annotations[1]}
 		}
 		h.objects[name] = map[string]any{"metadata": meta, "data": data}
-	})
-}
-
-// label sets the labels of an object. Answers may still be written, so it makes another one.
-func (h *hubServer) label(name string, labels map[string]string) {
-	h.set(func() {
-		o := maps.Clone(h.objects[name])
-		meta := maps.Clone(o["metadata"].(map[string]any))
-		meta["labels"] = labels
-		o["metadata"] = meta
-		h.objects[name] = o
 	})
 }
 
