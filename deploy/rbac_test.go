@@ -121,7 +121,7 @@ func TestRolesGrantWhatTheRelayAsksAndNoMore(t *testing.T) {
 		}
 	}
 	of := granted(rendered(t)["Role relay-clients-replicas"])
-	for _, right := range []string{"create " + lease, "get " + lease + " orders-conditions", "update " + lease + " orders-conditions"} {
+	for _, right := range []string{"create " + lease, "get " + lease + " relay-orders-conditions", "update " + lease + " relay-orders-conditions"} {
 		if !slices.Contains(of, right) {
 			t.Errorf("with rbac.status, replicas may not %s: %q", right, of)
 		}
