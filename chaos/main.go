@@ -30,7 +30,7 @@ func main() {
 type options struct {
 	seed             uint64
 	lasts            time.Duration
-	relay, out       string
+	out              string
 	kills            int
 	storms, changes  int
 	starts           int
