@@ -115,10 +115,10 @@ func lists(in func(i int, metadata string) string, version func(int) string) []*
 		}), run: strikeHub},
 		{finding: "D4", name: "an object of 8 MB in each kind, all at once", told: `west-0.*(silent|more than 64 KiB)`, api: everyKind(), seldom: true},
 
-		{finding: "D7", name: "six million labels of namespaces", limits: "maxBytes: 67108864", section: selecting, told: `west-0.*more than \d+ values`, api: objects("namespaces", 10, func(i int) string {
+		{finding: "D7", name: "six million labels of namespaces", limits: "maxBytes: 67108864", section: selecting, told: `west-0.*more than \d+ (values|KiB)`, api: objects("namespaces", 10, func(i int) string {
 			return named("", fmt.Sprint("ns-", i), `,"resourceVersion":"1","labels":{"a":""`+keys(0, 600_000, `,"%06d":""`)+`}`, "")
 		})},
-		{finding: "D7", name: "six million labels of ServiceEntries", limits: "maxBytes: 67108864", told: `west-0.*more than \d+ values`, api: objects("serviceentries", 10, func(i int) string {
+		{finding: "D7", name: "six million labels of ServiceEntries", limits: "maxBytes: 67108864", told: `west-0.*more than \d+ (values|KiB)`, api: objects("serviceentries", 10, func(i int) string {
 			return in(i, `,"resourceVersion":"1","labels":{"a":""`+keys(0, 600_000, `,"%06d":""`)+`}`)
 		})},
 
@@ -142,9 +142,9 @@ func decoded() []*attack {
 		return objects(plural, 1, func(i int) string { return named("evil", fmt.Sprint("e-", i), `,"resourceVersion":"1"`, text) })
 	}
 	return []*attack{
-		{finding: "D7", name: "a ServiceEntry of 2.6 million empty endpoints", short: true, told: `west-0.*more than \d+ values`, api: wide("serviceentries", "endpoints", "{}", list)},
-		{finding: "D7", name: "an untyped object of 3.9 million numbers", told: `west-0.*more than \d+ values`, section: "kinds: [example.com/Widget]", api: wide("widgets", "a", "1", 3_900_000)},
-		{finding: "D7", name: "a Service of 2.6 million empty ports", told: `west-0.*more than \d+ values`, section: "ingress: {mode: strict}", api: wide("services", "ports", "{}", list)},
+		{finding: "D7", name: "a ServiceEntry of 2.6 million empty endpoints", short: true, told: `west-0.*more than \d+ (values|KiB)`, api: wide("serviceentries", "endpoints", "{}", list)},
+		{finding: "D7", name: "an untyped object of 3.9 million numbers", told: `west-0.*more than \d+ (values|KiB)`, section: "kinds: [example.com/Widget]", api: wide("widgets", "a", "1", 3_900_000)},
+		{finding: "D7", name: "a Service of 2.6 million empty ports", told: `west-0.*more than \d+ (values|KiB)`, section: "ingress: {mode: strict}", api: wide("services", "ports", "{}", list)},
 		{finding: "D7", name: "an error of 2.6 million causes that ends a watch", told: `west-0.*ServiceEntry state=failing`, api: events("serviceentries", 1, func(int) string {
 			return `{"type":"ERROR","object":{"kind":"Status","code":500,"details":{"causes":[` + strings.Repeat("{},", list) + `{}]}}}`
 		})},

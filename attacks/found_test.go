@@ -47,7 +47,7 @@ func foundClusters() []*attack {
 		{finding: "D10", name: "a server name that is a line of another protocol", clusters: secretsOf + fromLoopback, once: true, told: `tls-server-name`, run: dialLoopback(line)},
 		{finding: "D10", name: "a proxy that is a service of this host", clusters: secretsOf + elsewhere, once: true, told: `loopback|allowServers`, run: dialProxy},
 
-		{finding: "D12", name: "Secrets of five million empty kubeconfigs", clusters: secretsOf, once: true, told: `more than \d+ (keys|values)`, run: strikeHub, hub: objects("secrets", 8, func(i int) string {
+		{finding: "D12", name: "Secrets of five million empty kubeconfigs", clusters: secretsOf, once: true, told: `more than \d+ (keys|values|KiB)`, run: strikeHub, hub: objects("secrets", 8, func(i int) string {
 			return named("evil", fmt.Sprint("s-", i), `,"resourceVersion":"1"`, `,"data":{"a":""`+keys(0, 650_000, `,"%06d":""`)+`}`)
 		})},
 		{finding: "D12", name: "5,000 Secrets of 1,000 empty kubeconfigs", clusters: secretsOf, once: true, told: `more than \d+ objects or keys`, run: strikeHub, hub: objects("secrets", 5_000, func(i int) string {
