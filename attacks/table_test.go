@@ -391,10 +391,10 @@ func openConfigs(s *stage, _ int) {
 		s.Fatal(err)
 	}
 	for listener, why := range map[string]string{
-		`{address: "0.0.0.0:0", plaintext: true}`:                                   "allowInsecure",
-		`{address: "127.0.0.1:0", tls: {certFile: a, keyFile: a}}`:                  "allowAnonymous",
+		`{address: "0.0.0.0:0", plaintext: true}`:                                          "allowInsecure",
+		`{address: "127.0.0.1:0", tls: {certFile: a, keyFile: a}}`:                         "allowAnonymous",
 		`{address: "127.0.0.1:0", tls: {certFile: a, keyFile: a, clientCAs: [{file: a}]}}`: "allowAnyIdentity",
-		`{address: "127.0.0.1:0", plaintext: true, view: tenant}`:                   "match.identities",
+		`{address: "127.0.0.1:0", plaintext: true, view: tenant}`:                          "match.identities",
 	} {
 		views := ""
 		if strings.Contains(listener, "view") {

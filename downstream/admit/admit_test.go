@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -17,13 +18,36 @@ import (
 	"meshrelay/internal/testing/await"
 )
 
-// counting returns an Admission, and how many connections it has closed, by reason.
-func counting(l Limits, listeners ...Listener) (*Admission, map[refusal.Reason]int) {
+// reasons counts the connections that were closed, by reason.
+type reasons struct {
+	mu sync.Mutex
+	n  map[refusal.Reason]int
+}
+
+func (r *reasons) of(why refusal.Reason) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.n[why]
+}
+
+// counting returns an Admission, and how many connections it has closed.
+func counting(l Limits, listeners ...Listener) (*Admission, *reasons) {
 	if err := l.Complete(); err != nil {
 		panic(err)
 	}
-	refused := map[refusal.Reason]int{}
-	return New(&l, listeners, func(_ net.Addr, why refusal.Reason) { refused[why]++ }, func(int, time.Duration) {}), refused
+	refused := &reasons{n: map[refusal.Reason]int{}}
+	return New(&l, listeners, func(_ net.Addr, why refusal.Reason) {
+		refused.mu.Lock()
+		defer refused.mu.Unlock()
+		refused.n[why]++
+	}, func(int, time.Duration) {}), refused
+}
+
+// sums returns what counts at present.
+func (a *Admission) sums() (conns, bytes int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all.conns, a.all.bytes
 }
 
 // pipeConn is a connection from an address.
@@ -51,7 +75,7 @@ func TestASlowHandshakeGivesItsPlaceToANewConnection(t *testing.T) {
 		for i := range 3 {
 			a.from(t, 2+i, 0)
 		}
-		if c, _ := a.from(t, 9, 0); c != nil || refused[refusal.Connections] != 1 {
+		if c, _ := a.from(t, 9, 0); c != nil || refused.of(refusal.Connections) != 1 {
 			t.Error("a connection is let in, and all places are taken")
 		}
 		await.Pass(slowHandshake + time.Second)
@@ -89,8 +113,8 @@ func TestIdleConnectionsLeavePlacesForThoseWithAnIdentity(t *testing.T) {
 				c.streams.Add(1)
 			}
 		}
-		if a.unproven.conns != 80 || a.handshaking != 40 || refused[refusal.Connections] != 60 {
-			t.Errorf("%d idle ones, %d handshakes, refused %v", a.unproven.conns, a.handshaking, refused)
+		if a.unproven.conns != 80 || a.handshaking != 40 || refused.of(refusal.Connections) != 60 {
+			t.Errorf("%d idle ones, %d handshakes, refused %v", a.unproven.conns, a.handshaking, refused.of(refusal.Connections))
 		}
 		await.Pass(slowHandshake + time.Second)
 		for i := range 80 {
@@ -145,27 +169,30 @@ func TestBytesOfRequestsAreBounded(t *testing.T) {
 		for i := range 30 {
 			conns = append(conns, send(i/10, 0, 1<<20))
 		}
-		if most := a.byListener[0].of(heldLeast); a.all.bytes > most || a.all.bytes < most-30*(16<<10) {
-			t.Errorf("%d bytes are held of %d", a.all.bytes, heldLeast)
+		_, before := a.sums()
+		if most := a.byListener[0].of(heldLeast); before > most || before < most-30*(16<<10) {
+			t.Errorf("%d bytes are held of %d", before, heldLeast)
 		}
 		small, other := send(9, 0, freeBytes), send(9, 1, 1<<20)
 		if small.held.Load() != 16<<10 && small.held.Load() != freeBytes || other.held.Load() != 1<<20 {
 			t.Errorf("other clients have sent %d and %d bytes", small.held.Load(), other.held.Load())
 		}
-		before := a.all.bytes
+		_, before = a.sums()
 		conns[0].complete(1 << 20)
 		synctest.Wait()
-		if conns[0].held.Load() != 0 || a.all.bytes > before {
-			t.Errorf("after a request is complete, %d bytes are held", a.all.bytes)
+		if _, held := a.sums(); conns[0].held.Load() != 0 || held > before {
+			t.Errorf("after a request is complete, %d bytes are held", held)
 		}
 		await.Pass(bytesWait + time.Second)
-		waited := refused[refusal.Receiving]
+		synctest.Wait()
+		waited := refused.of(refusal.Receiving)
 		if waited == 0 || waited == 30 {
 			t.Errorf("%d connections were closed that waited", waited)
 		}
 		await.Pass(requestTime + time.Second)
-		if a.all.bytes > 16<<10 || a.all.conns > 3 {
-			t.Errorf("%d connections with %d bytes are left", a.all.conns, a.all.bytes)
+		synctest.Wait()
+		if open, held := a.sums(); held > 16<<10 || open > 3 {
+			t.Errorf("%d connections with %d bytes are left", open, held)
 		}
 		a.Shut(true)
 		synctest.Wait()
