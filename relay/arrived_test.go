@@ -380,7 +380,7 @@ func TestConditionsAreOptIn(t *testing.T) {
 	a.client("good", func() string { return "" })
 	a.entry("a", "a.x")
 	await.Equal(t, "it has arrived", 1, func() int { return a.server.Distribution(entryKey("a")).Has })
-	if n := a.east.Asked("PATCH"); n > 0 || a.conditions.round(map[string]bool{}, time.Now()) != nil {
+	if n := a.east.Asked("PATCH"); n > 0 || newConditions(a.Relay).round(map[string]bool{}, time.Now()) != nil {
 		t.Errorf("%d were written", n)
 	}
 }
