@@ -340,22 +340,17 @@ func massDelete(st *stage, f *fault) error {
 	return u.start()
 }
 
-// expire takes an upstream out of contact for longer than its WorkloadEntries are kept.
+// expire takes an upstream out of contact for longer than its resources are kept. Meanwhile it loses them.
 func expire(st *stage, f *fault) error {
 	u, l := st.upstreams[f.target], st.links[f.target]
-	st.journal.fault("expire", "%s: cut, for %v, after which its WorkloadEntries have expired", l.name, f.lasts.Round(time.Millisecond))
+	st.journal.fault("expire", "%s: cut, for %v, after which its resources have expired", l.name, f.lasts.Round(time.Millisecond))
 	l.cut()
 	w := st.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for kind := range kinds {
-		if kinds[kind].name != "WorkloadEntry" {
-			continue
-		}
-		for _, key := range u.source.byKind[kind] {
-			if it := u.source.items[key]; !it.newest.gone {
-				u.source.recordLater(key, it.newest.seq, false, expireAfter-expireGrain)
-			}
+	for key, it := range u.source.items {
+		if !it.newest.gone {
+			u.source.recordLater(key, it.newest.seq, false, expireAfter-expireGrain)
 		}
 	}
 	return nil

@@ -108,8 +108,9 @@ func scenarios() []scenario {
 			sc.guard = fmt.Sprintf("holdFor: %v", guardHold)
 			sc.faults, sc.storm, sc.faultsPerRound = []string{"mass-delete", "mass-delete", "storm"}, 30, 4
 		}),
-		with("stale", "WorkloadEntries that expire while their upstream is out of contact", func(sc *scenario) {
-			sc.staleness = fmt.Sprintf("{staleAfter: 2s, kinds: [{kinds: [WorkloadEntry], expireAfter: %v}]}", expireAfter)
+		with("stale", "resources that expire while their upstream is out of contact, and are lost there", func(sc *scenario) {
+			sc.staleness = fmt.Sprintf("{staleAfter: 2s, expireAfter: %v}", expireAfter)
+			sc.guard = "percent: 100"
 			sc.faults, sc.storm, sc.faultsPerRound = []string{"expire", "expire", "storm", "nack"}, 30, 4
 		}),
 		with("chain", "two relays, one of which mirrors the other, and most of the above", func(sc *scenario) {
