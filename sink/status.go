@@ -128,10 +128,10 @@ func (e *engine) status() Status {
 	case e.same != "":
 		st.State = "blocked"
 		problems = append(problems, e.same)
-	case !listed || !e.read:
-		st.State = "starting"
 	case st.Promoted != nil:
 		st.State = "promoted"
+	case !listed || !e.read:
+		st.State = "starting"
 	case ls.Lost:
 		st.State = "blocked"
 	case st.Frozen != nil:

@@ -45,6 +45,19 @@ func promote(t *lease.Terms) { t.Number, t.Promoted = t.Number+1, lease.Note{By:
 
 func adopt(t *lease.Terms) { t.Promoted, t.Frozen, t.Hold = lease.Note{}, lease.Note{By: "me"}, true }
 
+// TestAPromotionIsToldByARelayThatDoesNotServeYet: it may wait for a person who has frozen an upstream.
+func TestAPromotionIsToldByARelayThatDoesNotServeYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leased(t, func(w *world) { w.deps.Released = make(chan struct{}) })
+		w.start().until("it holds the Lease", func() bool { return w.status().Leader })
+		if s := w.status(); s.State != "starting" {
+			t.Errorf("its state is %s", s.State)
+		}
+		w.terms(promote)
+		w.until("it is promoted", func() bool { return w.status().State == "promoted" })
+	})
+}
+
 // TestAPromotedSinkWritesNothingUntilItIsAdopted: then it is frozen, and then it holds every deletion.
 func TestAPromotedSinkWritesNothingUntilItIsAdopted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
