@@ -236,8 +236,9 @@ func keyAt(path string) (key int, ok bool) {
 	return key, parts[0] == k.group && parts[1] == pluralOf(k)
 }
 
-// ordered takes the orders of the replicas: of each upstream, the counter never falls, and what has ended does not come back
-// with the same counter (S4).
+// ordered takes the orders of the replicas: of each upstream, the counter never falls, and no freeze ends with the same counter
+// (S4). One may begin with it: two replicas that do not know of each other's order count alike, and then the one that freezes
+// counts.
 func (h *siteHistory) ordered(revision int64, text string) *violation {
 	var now struct{ Upstreams map[string]siteEntry }
 	if err := json.Unmarshal([]byte(text), &now); err != nil && text != "" {
@@ -245,7 +246,7 @@ func (h *siteHistory) ordered(revision int64, text string) *violation {
 	}
 	for upstream, was := range h.orders {
 		is := now.Upstreams[upstream]
-		if is.Counter > was.Counter || is.Counter == was.Counter && (is.Frozen != nil) == (was.Frozen != nil) {
+		if is.Counter > was.Counter || is.Counter == was.Counter && (is.Frozen != nil || was.Frozen == nil) {
 			continue
 		}
 		if h.lacks { // replicas that know more write it again

@@ -266,7 +266,7 @@ func TestNoOrderIsLostOrComesBack(t *testing.T) {
 		"a later one":        {storedOrders(`{"east": {"counter": 3, "frozen": {"reason": "order-3"}}, "west": {"released": [{"reason": "order-4"}]}}`), ""},
 		"the same":           {storedOrders(`{"east": {"counter": 2}, "west": {"counter": 1}}`), ""},
 		"one is lost":        {storedOrders(`{"east": {"counter": 1, "frozen": {}}}`), forgotten},
-		"one comes back":     {storedOrders(`{"east": {"counter": 2, "frozen": {}}}`), forgotten},
+		"one freezes, too":   {storedOrders(`{"east": {"counter": 2, "frozen": {}}}`), ""},
 		"nothing is left":    {nil, forgotten},
 		"it can not be read": {map[string]any{"data": map[string]string{"orders": "{"}}, forgotten},
 	} {
@@ -277,6 +277,9 @@ func TestNoOrderIsLostOrComesBack(t *testing.T) {
 		s.put(path, tc.then, tc.want)
 		if !s.h.seen["order-1"] {
 			t.Errorf("%s: it has seen %v", name, s.h.seen)
+		}
+		if name == "one freezes, too" {
+			s.put(path, storedOrders(`{"east": {"counter": 2}}`), forgotten)
 		}
 	}
 }
