@@ -49,6 +49,11 @@ var errMapDown = errors.New("connection refused")
 func (s *sharedMap) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.change(change)
+}
+
+// change is set for those who hold mu.
+func (s *sharedMap) change(change func()) {
 	change()
 	s.version++
 	close(s.changed)
@@ -74,15 +79,14 @@ func (s *sharedMap) Read(context.Context) (*orders.Object, error) {
 // Write implements upstreams.Orders.
 func (s *sharedMap) Write(_ context.Context, o *orders.Object) (err error) {
 	s.mu.Lock()
-	down, is := s.down || s.readOnly, strconv.Itoa(s.version) == o.Metadata.ResourceVersion
-	s.mu.Unlock()
+	defer s.mu.Unlock()
 	switch {
-	case down:
+	case s.down || s.readOnly:
 		return errMapDown
-	case !is:
+	case strconv.Itoa(s.version) != o.Metadata.ResourceVersion:
 		return apierrors.NewConflict(schema.GroupResource{Resource: "configmaps"}, "orders", errors.New("it has changed"))
 	}
-	s.set(func() {
+	s.change(func() {
 		s.data = maps.Clone(o.Data)
 		if s.lose > 0 {
 			s.lose--
@@ -91,6 +95,20 @@ func (s *sharedMap) Write(_ context.Context, o *orders.Object) (err error) {
 	})
 	o.Metadata.ResourceVersion = strconv.Itoa(s.version)
 	return err
+}
+
+// text returns the orders as they are written there.
+func (s *sharedMap) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data["orders"]
+}
+
+// counts returns how often it was read, and how often it has changed.
+func (s *sharedMap) counts() (reads, changes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reads, s.version
 }
 
 // Await implements upstreams.Orders.
