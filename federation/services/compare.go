@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -13,72 +12,60 @@ import (
 	"meshrelay/mirror"
 )
 
-// Marks is the set of parts of a service that a change changes.
-type Marks uint8
+// concern is how much of a service a change concerns. Of several, the largest counts.
+type concern uint8
 
-// The parts of a service.
 const (
-	// MarkListener: the addresses, ports and protocols on which clients take connections for the service.
-	MarkListener Marks = 1 << iota
-	// MarkRoute: what clients do with its requests.
-	MarkRoute
-	// MarkCluster: how they connect to it. Endpoints whose names clients resolve belong to this.
-	MarkCluster
-	// MarkEndpoints: to which addresses they connect.
-	MarkEndpoints
-	// MarkVisibility: who has the service, under which names.
-	MarkVisibility
+	ofNothing concern = iota
+	ofEndpoints
+	ofService // more than its endpoints
 )
 
-// String returns the names of the parts, separated by commas.
-func (m Marks) String() string {
-	var names []string
-	for i, name := range []string{"listener", "route", "cluster", "endpoints", "visibility"} {
-		if m&(1<<i) != 0 {
-			names = append(names, name)
-		}
-	}
-	return strings.Join(names, ",")
-}
+// The fields whose differences concern a service, by their numbers in istio.io/api. comparePorts and compareEndpoints
+// look at the others. In the metadata, 4 are the labels and 2 is the time of creation, which decides between several
+// entries of a host.
+var (
+	// hosts, addresses, location, resolution, exportTo, subjectAltNames, workloadSelector
+	entryFields = []concern{1: ofService, ofService, 4: ofService, ofService, 7: ofService, ofService, ofEndpoints}
+	portFields  = []concern{1: ofService, ofService, ofService, ofEndpoints} // 4 is targetPort
+	// 7 is serviceAccount
+	workloadFields   = []concern{1: ofEndpoints, ofEndpoints, ofEndpoints, ofEndpoints, ofEndpoints, ofEndpoints, ofService}
+	entryMetadata    = []concern{2: ofService, 4: ofService}
+	workloadMetadata = []concern{4: ofEndpoints}
+)
 
 // Concerns reports whether a change of a ServiceEntry or WorkloadEntry concerns more of a service than its endpoints, or
-// its endpoints alone. It reports neither for other kinds, and for changes without marks. It takes what Compare takes.
+// its endpoints alone. It reports neither for other kinds, and for what no client of a service uses. old and now are two
+// contents of one key; one of them may be nil, for none. It decodes nothing, so that two encodings of a map in another
+// order differ for it. docs/changes.md has a table, beside what the handlers of an istiod do.
 func Concerns(old, now *mirror.Resource) (service, endpoint bool) {
-	if kind := cmp.Or(now, old).Kind(); kind != federation.ServiceEntry && kind != federation.WorkloadEntry {
-		return false, false
+	c := ofNothing
+	switch kind := cmp.Or(now, old).Kind(); {
+	case old.Equal(now):
+	case kind == federation.ServiceEntry:
+		c = compareEntries(old, now)
+	case kind == federation.WorkloadEntry && (old == nil || now == nil):
+		c = ofEndpoints
+	case kind == federation.WorkloadEntry:
+		c = max(compare(workloadFields, old.BodyValue(), now.BodyValue()), compare(workloadMetadata, metadataOf(old), metadataOf(now)))
 	}
-	m := Compare(old, now)
-	return m&^MarkEndpoints != 0, m == MarkEndpoints
+	return c == ofService, c == ofEndpoints
 }
 
-// Compare returns what the change of a resource changes of services. old and now are two contents of one key; one of
-// them may be nil, for none. It decodes nothing, so that two encodings of a map in another order differ for it.
-// docs/changes.md has the marks as a table, beside what the handlers of an istiod do.
-func Compare(old, now *mirror.Resource) Marks {
-	if old.Equal(now) {
-		return 0
-	}
-	kind := cmp.Or(now, old).Kind()
-	of := comparisons[kind]
-	if old == nil || now == nil || of.body.marks == nil {
-		return of.whole
+func compareEntries(old, now *mirror.Resource) concern {
+	if old == nil || now == nil || old.Cluster() != now.Cluster() || old.Revision() != now.Revision() {
+		return ofService
 	}
 	a, b := old.BodyValue(), now.BodyValue()
 	x, y := metadataOf(old), metadataOf(now)
-	m := of.body.compare(a, b) | of.metadata.compare(x, y)
-	if kind != federation.ServiceEntry {
-		return m
+	if !bytes.Equal(distribution(x), distribution(y)) {
+		return ofService
 	}
-	if m |= compareEndpoints(a, b); !bytes.Equal(distribution(x), distribution(y)) {
-		m |= reached
+	c := max(compare(entryFields, a, b), compare(entryMetadata, x, y), comparePorts(a, b), compareEndpoints(a, b))
+	if c == ofEndpoints && isResolved(a) && isResolved(b) {
+		return ofService // the names of the endpoints are in the clusters of clients
 	}
-	if old.Cluster() != now.Cluster() || old.Revision() != now.Revision() {
-		m |= MarkVisibility
-	}
-	if m&MarkEndpoints != 0 && isResolved(a) && isResolved(b) {
-		m = m&^MarkEndpoints | MarkCluster
-	}
-	return m
+	return c
 }
 
 // metadataOf returns the encoded istio.mcp.v1alpha1.Metadata of r: field 1 of the value of its Any.
@@ -90,26 +77,28 @@ func isResolved(body []byte) bool {
 	return next(&c, 5) != nil && c.Uint() >= 2 // the resolution is DNS, or a kind of it
 }
 
-// compare returns the marks of two encoded messages.
-func (of message) compare(old, now []byte) (m Marks) {
-	for i, marks := range of.marks {
-		n := protowire.Number(i)
-		if marks == 0 || sameField(old, now, n) {
-			continue
+// compare returns what the differences of two encoded messages in some fields concern.
+func compare(fields []concern, old, now []byte) (c concern) {
+	for i, of := range fields {
+		if of > c && !sameField(old, now, protowire.Number(i)) {
+			c = of
 		}
-		if inner, nested := of.inner[n]; nested {
-			var a, b [usual][]byte
-			was, is := valuesOf(a[:0], old, n), valuesOf(b[:0], now, n)
-			if len(was) == len(is) {
-				marks = 0
-				for i := range was {
-					marks |= inner.compare(was[i], is[i])
-				}
-			}
-		}
-		m |= marks
 	}
-	return m
+	return c
+}
+
+// comparePorts returns what the differences of the ports of two encoded ServiceEntries concern.
+func comparePorts(old, now []byte) (c concern) {
+	const ports = 3
+	var a, b [usual][]byte
+	was, is := valuesOf(a[:0], old, ports), valuesOf(b[:0], now, ports)
+	if len(was) != len(is) {
+		return ofService
+	}
+	for i := range was {
+		c = max(c, compare(portFields, was[i], is[i]))
+	}
+	return c
 }
 
 func sameField(old, now []byte, n protowire.Number) bool {
@@ -132,17 +121,18 @@ func next(c *wire.Cursor, n protowire.Number) []byte {
 	return nil
 }
 
-// compareEndpoints returns the marks of the endpoints of two encoded ServiceEntries: none if only their order differs. The
-// clusters of clients have the accounts of the endpoints. A service without endpoints keeps those that it had.
-func compareEndpoints(old, now []byte) Marks {
+// compareEndpoints returns what the differences of the endpoints of two encoded ServiceEntries concern: nothing if only their
+// order differs. The clusters of clients have the accounts of the endpoints. A service without endpoints keeps those that it
+// had.
+func compareEndpoints(old, now []byte) concern {
 	const endpoints, account = 6, 7
 	var a, b [usual][]byte
 	was, is := unique(valuesOf(a[:0], old, endpoints)), unique(valuesOf(b[:0], now, endpoints))
 	if slices.EqualFunc(was, is, bytes.Equal) {
-		return 0
+		return ofNothing
 	}
 	if len(was) == 0 || len(is) == 0 {
-		return MarkEndpoints
+		return ofEndpoints
 	}
 	for _, all := range [][][]byte{was, is} {
 		for i := range all {
@@ -150,9 +140,9 @@ func compareEndpoints(old, now []byte) Marks {
 		}
 	}
 	if slices.EqualFunc(unique(was), unique(is), bytes.Equal) {
-		return MarkEndpoints
+		return ofEndpoints
 	}
-	return reached
+	return ofService
 }
 
 // usual is how many values of a field need no allocation.

@@ -15,7 +15,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// The marks of each change, with its messages, are in TestEachChangeIsMarkedAndCostsAClientItsOwnResourceAtMost of relay.
+// What each change concerns, with its messages, is in TestEachChangeHasItsReasonAndCostsAClientItsOwnResourceAtMost of relay.
 
 func compared(tb testing.TB, kind mirror.Kind, m proto.Message, edits ...func(*mirror.Spec)) *mirror.Resource {
 	tb.Helper()
@@ -34,57 +34,39 @@ func compared(tb testing.TB, kind mirror.Kind, m proto.Message, edits ...func(*m
 	return r
 }
 
-// TestEachFieldOfAComparedKindMarksSomething: a field that is new in istio.io/api needs its marks.
-func TestEachFieldOfAComparedKindMarksSomething(t *testing.T) {
-	type both struct {
-		of message
-		m  proto.Message
+// TestEachFieldOfAServiceConcernsIt: a field that is new in istio.io/api has to be decided about.
+func TestEachFieldOfAServiceConcernsIt(t *testing.T) {
+	apart := map[protoreflect.FullName]bool{
+		"istio.networking.v1alpha3.ServiceEntry.ports": true, "istio.networking.v1alpha3.ServiceEntry.endpoints": true,
 	}
-	subset := comparisons[federation.DestinationRule].body.inner[3]
-	for _, c := range []both{
-		{comparisons[federation.ServiceEntry].body, &networking.ServiceEntry{}},
-		{comparisons[federation.ServiceEntry].body.inner[3], &networking.ServicePort{}},
-		{comparisons[federation.WorkloadEntry].body, &networking.WorkloadEntry{}},
-		{comparisons[federation.DestinationRule].body, &networking.DestinationRule{}},
-		{subset, &networking.Subset{}},
-		{policy, &networking.TrafficPolicy{}},
-		{policy.inner[1], &networking.LoadBalancerSettings{}},
-		{comparisons[federation.VirtualService].body, &networking.VirtualService{}},
-	} {
+	for _, c := range []struct {
+		fields []concern
+		m      proto.Message
+	}{{entryFields, &networking.ServiceEntry{}}, {portFields, &networking.ServicePort{}}, {workloadFields, &networking.WorkloadEntry{}}} {
 		d := c.m.ProtoReflect().Descriptor()
 		for i := range d.Fields().Len() {
 			f := d.Fields().Get(i)
-			if n := int(f.Number()); (n >= len(c.of.marks) || c.of.marks[n] == 0) && f.FullName() != "istio.networking.v1alpha3.ServiceEntry.endpoints" {
-				t.Errorf("a difference in %s marks nothing", f.FullName())
-			}
-		}
-		for n, inner := range c.of.inner {
-			if f := d.Fields().ByNumber(n); f == nil || f.Kind() != protoreflect.MessageKind {
-				t.Errorf("field %d of %s is no message", n, d.FullName())
-			}
-			for _, m := range inner.marks {
-				if m&^c.of.marks[n] != 0 {
-					t.Errorf("field %d of %s marks %s, but not %s as its parts do", n, d.FullName(), c.of.marks[n], m)
-				}
+			if n := int(f.Number()); (n >= len(c.fields) || c.fields[n] == ofNothing) != apart[f.FullName()] {
+				t.Errorf("a difference in %s concerns nothing, or is looked at twice", f.FullName())
 			}
 		}
 	}
 }
 
-func TestWhoMaySeeAServiceIsMarked(t *testing.T) {
+func TestWhoMaySeeAServiceConcernsIt(t *testing.T) {
 	se := &networking.ServiceEntry{Hosts: []string{"db.example"}}
 	r := compared(t, federation.ServiceEntry, se)
 	for name, c := range map[string]struct {
 		edit func(*mirror.Spec)
-		want string
+		want bool
 	}{
-		"cluster":  {func(s *mirror.Spec) { s.Cluster = "west" }, ""}, // alone it is no other content
-		"upstream": {func(s *mirror.Spec) { s.Source, s.Cluster = "west", "west" }, "visibility"},
-		"revision": {func(s *mirror.Spec) { s.Labels = map[string]string{"istio.io/rev": "canary"} }, "listener,cluster,endpoints,visibility"},
-		"age":      {func(s *mirror.Spec) { s.CreateTime = s.CreateTime.AddDate(2000, 0, 0) }, "visibility"},
+		"cluster":  {func(s *mirror.Spec) { s.Cluster = "west" }, false}, // alone it is no other content
+		"upstream": {func(s *mirror.Spec) { s.Source, s.Cluster = "west", "west" }, true},
+		"revision": {func(s *mirror.Spec) { s.Labels = map[string]string{"istio.io/rev": "canary"} }, true},
+		"age":      {func(s *mirror.Spec) { s.CreateTime = s.CreateTime.AddDate(2000, 0, 0) }, true},
 	} {
-		if got := Compare(r, compared(t, federation.ServiceEntry, se, c.edit)).String(); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+		if service, endpoint := Concerns(r, compared(t, federation.ServiceEntry, se, c.edit)); service != c.want || endpoint {
+			t.Errorf("%s: %v and %v, want %v and false", name, service, endpoint, c.want)
 		}
 	}
 }
@@ -166,9 +148,9 @@ func BenchmarkConcerns(b *testing.B) {
 	})
 }
 
-// FuzzCompare: bodies come from outside. The marks do not depend on which content is the newer one, and two ServiceEntries
-// without marks differ in the order of their endpoints only.
-func FuzzCompare(f *testing.F) {
+// FuzzConcerns: bodies come from outside. The answer does not depend on which content is the newer one, and two ServiceEntries
+// whose differences concern nothing differ in the order of their endpoints only.
+func FuzzConcerns(f *testing.F) {
 	seed := func(r *mirror.Resource) []byte { return r.BodyValue() }
 	f.Add(seed(pods(f, 3, nil)), seed(pods(f, 2, nil)))
 	f.Add(seed(pods(f, 2, nil)), seed(pods(f, 2, func(se *networking.ServiceEntry) { slices.Reverse(se.Endpoints) })))
@@ -190,11 +172,11 @@ func FuzzCompare(f *testing.F) {
 		}
 		old, was := of(x)
 		now, is := of(y)
-		marks := Compare(old, now)
-		if back := Compare(now, old); back != marks {
-			t.Fatalf("%q there, %q back", marks, back)
+		service, endpoint := Concerns(old, now)
+		if a, b := Concerns(now, old); a != service || b != endpoint {
+			t.Fatalf("%v and %v there, %v and %v back", service, endpoint, a, b)
 		}
-		if marks != 0 {
+		if service || endpoint {
 			return
 		}
 		for _, se := range []*networking.ServiceEntry{was, is} {
@@ -205,7 +187,7 @@ func FuzzCompare(f *testing.F) {
 			se.Endpoints = nil
 		}
 		if !proto.Equal(was, is) {
-			t.Fatalf("nothing is marked:\n%v\n%v", was, is)
+			t.Fatalf("nothing is told:\n%v\n%v", was, is)
 		}
 	})
 }
