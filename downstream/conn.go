@@ -94,7 +94,7 @@ type conn struct {
 func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer) *conn {
 	c := &conn{
 		server: s, stream: stream, protocol: protocol, listener: l, peer: p, who: l.TLS.identify(p), opened: time.Now(),
-		subs: subscription.New(protocol == protocolDelta, s.controlPlane, s.views.generators.lookup),
+		subs: subscription.New(protocol == protocolDelta, s.controlPlane, lookup),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(stream.Context())
 	c.incoming = incoming{ctx: c.ctx, decoding: s.decoding, limits: &s.limits, fields: fieldsOf[protocol]}

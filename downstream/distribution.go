@@ -54,14 +54,13 @@ func (h Holder) Name() string {
 // Distribution returns the distribution of a resource. Its cost grows with the number of clients.
 func (s *Server) Distribution(key mirror.Key) Distribution {
 	d := Distribution{Key: key}
-	byType := map[subscription.Type]*items{}
-	s.views.generators.affected(key, byType)
+	t, name := typeOf(key.Kind), key.FullName()
 	if served := s.views.resources.Get(key); served != nil {
 		d.Version = served.Version()
 	}
-	d.Pushing = !s.HasReleased() || s.views.lags(d.Version, byType)
+	d.Pushing = !s.HasReleased() || s.views.lags(d.Version, t, name)
 	for _, c := range s.connections() {
-		switch who, standing := c.standing(byType); standing {
+		switch who, standing := c.standing(t, name); standing {
 		case subscription.Has:
 			d.Has++
 		case subscription.Lacks:
@@ -84,35 +83,28 @@ func firstHolders(all []Holder) []Holder {
 }
 
 // lags reports whether the views have another content of a resource than the merged resources.
-func (vs *viewSet) lags(version string, byType map[subscription.Type]*items) bool {
+func (vs *viewSet) lags(version string, t subscription.Type, name string) bool {
 	vs.mu.Lock() // until all views have what the base view has
 	defer vs.mu.Unlock()
-	for t, list := range byType {
-		has := ""
-		item := vs.base.snapshot(t).Get(list.refs[0].Name)
-		if item != nil {
-			has = item.Version()
-		}
-		if _, plain := item.(*mirror.Resource); (plain || item == nil) && has != version {
-			return true
-		}
+	has := ""
+	if item := vs.base.snapshot(t).Get(name); item != nil {
+		has = item.Version()
 	}
-	return false
+	return has != version
 }
 
-// standing returns the worst standing of the client's subscriptions to some types.
-func (c *conn) standing(byType map[subscription.Type]*items) (who Holder, worst subscription.Standing) {
+// standing returns the worst standing of the client's subscriptions to a type.
+func (c *conn) standing(t subscription.Type, name string) (who Holder, worst subscription.Standing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.view == nil {
 		return who, worst
 	}
 	for _, w := range c.subs.Watches() {
-		list := byType[w.Type]
-		if list == nil {
+		if w.Type != t {
 			continue
 		}
-		standing := w.Standing(c.view.snapshot(w.Type), list.refs[0].Name)
+		standing := w.Standing(c.view.snapshot(t), name)
 		if standing == subscription.Refuses {
 			who.Error = text.Shorten(w.Refusal(), maxRefusal)
 		}

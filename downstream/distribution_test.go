@@ -104,7 +104,7 @@ func (d *distributed) join(delta bool, x views.Selection, names ...string) *hold
 	h.conn = &conn{
 		server: d.server, stream: nobody{}, protocol: protocol, use: &admit.Stream{Peer: &admit.Peer{}}, asked: true,
 		view: must(d.server.views.acquire(context.Background(), x, viewer{delta: delta})),
-		subs: subscription.New(delta, nil, d.server.views.generators.lookup),
+		subs: subscription.New(delta, nil, lookup),
 	}
 	h.number = d.server.lastID.Add(1)
 	h.client.NodeID = fmt.Sprintf("sidecar~1.2.3.4~istiod-%d.istio-system~cluster.local", h.number)

@@ -1,11 +1,10 @@
 // Package downstream is the xDS server: it serves immutable encoded snapshots of the merged view over ADS, in
 // the protocols state of the world (SotW) and delta.
 //
-// A Generator makes the items of a type; that of MCP-over-xDS makes one item of each resource. Each view has
-// a collection (package snapshot) for each type. Each client has a Set (package subscription) with its
-// subscriptions and a cursor for each type. A goroutine of the stream sends the difference between the cursor
-// and the newest snapshot. There is no queue: a slow client skips the snapshots in between, and takes no
-// memory for them.
+// Each resource is an item of the type of its kind. Each view has a collection (package snapshot) for each type.
+// Each client has a Set (package subscription) with its subscriptions and a cursor for each type. A goroutine of
+// the stream sends the difference between the cursor and the newest snapshot. There is no queue: a slow client
+// skips the snapshots in between, and takes no memory for them.
 //
 // Clients may see less than the merged view. A View selects copies of resources. Copies from a client's own
 // cluster, and copies for other control plane revisions, are left out. The remaining copies are merged, so

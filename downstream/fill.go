@@ -174,7 +174,7 @@ func (vs *viewSet) read(d *draft, missed map[mirror.Key]struct{}, all bool, base
 	from := &reader{vs.resources, d.cluster, d.accepts, func(r *mirror.Resource) { d.see(r) }}
 	for t, list := range vs.affected(all, missed) {
 		list.sort()
-		updates := make([]snapshot.Update, len(list.refs))
+		updates := make([]snapshot.Update, len(list.all))
 		list.read(from, updates)
 		c := d.byType[t]
 		if c == nil {

@@ -54,13 +54,12 @@ func slowView() (v views.View, slow option, stopped chan struct{}, let func(), r
 // clusters these are of.
 func TestOriginsAreNotedByAllThatReadAView(t *testing.T) {
 	const all, clusters = 4 * minPart, 100
-	generator := newMCPGenerator()
-	list := &items{of: generator.typeOf(kindSE), generator: generator}
+	list := &items{}
 	resources := resourcesOf{}
 	for n := range all {
 		r := se("shop", fmt.Sprintf("entry-%05d", n), "1").Stamped(&mirror.Stamp{Source: "east", Cluster: fmt.Sprintf("cluster-%d", n%clusters), Relay: "hub"})
 		resources[r.Key()] = r
-		list.refs = append(list.refs, Ref{Name: r.FullName(), Key: r.Key()})
+		list.all = append(list.all, item{r.FullName(), r.Key()})
 	}
 	d := &draft{seen: map[views.Origin]struct{}{}}
 	from := &reader{resources, "", func(r *mirror.Resource) bool { d.see(r); return true }, func(r *mirror.Resource) { d.see(r) }}
@@ -214,13 +213,13 @@ func TestAChangeDuringAFillIsNotLost(t *testing.T) {
 			vs.mu.Unlock()
 			turns--
 			turn()
-		}}, generators{newMCPGenerator()})
+		}})
 		vs.open(time.Now())
 		x := views.Selection{Cluster: "west"}
 		v := must(acquire(vs, x, protocolDelta))
 		compare := func() {
 			t.Helper()
-			fresh := newViews(c, generators{newMCPGenerator()})
+			fresh := newViews(c)
 			fresh.open(time.Now())
 			want := must(acquire(fresh, x, protocolDelta)).snapshot(typeSE)
 			is := v.snapshot(typeSE)

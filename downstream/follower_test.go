@@ -28,7 +28,7 @@ func newFollower(delta bool) *follower {
 
 // connect subscribes. A delta client resumes with what it holds.
 func (f *follower) connect() {
-	f.subs = subscription.New(f.delta, nil, generators{newMCPGenerator()}.lookup)
+	f.subs = subscription.New(f.delta, nil, lookup)
 	limits := subscription.Limits{Types: 1}
 	req := &subscription.Request{TypeURL: seV1}
 	if f.delta {

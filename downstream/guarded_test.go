@@ -97,7 +97,7 @@ func TestClaimsOfANodeHideAndNeverShow(t *testing.T) {
 			res := se(pick("shop", "bank"), fmt.Sprint("s-", i%12), "x", "istio.io/rev", pick("", "", "blue", "green"))
 			c.put(copyOf(res, pick("east", "west"), pick("east", "west", "north")))
 		}
-		vs := newViews(c, generators{newMCPGenerator()})
+		vs := newViews(c)
 		vs.open(time.Now())
 		rule := &views.Rule{View: namespaces("shop", "", "shop")}
 		seen := func(claims views.Client) map[string]bool {

@@ -84,9 +84,9 @@ var (
 )
 
 var (
-	typeSE = newMCPGenerator().typeOf(kindSE)
-	typeDR = newMCPGenerator().typeOf(kindDR)
-	typeVS = newMCPGenerator().typeOf(kindVS)
+	typeSE = typeOf(kindSE)
+	typeDR = typeOf(kindDR)
+	typeVS = typeOf(kindVS)
 )
 
 // relay is a Server over two stores, with the pipeline between them.
@@ -242,12 +242,12 @@ func (r *relay) put(resources ...*mirror.Resource) {
 	if !r.server.HasReleased() {
 		return
 	}
-	seen, types := 0, newMCPGenerator()
+	seen := 0
 	await.Until(r.t, "all is in the view", func() bool {
 		v := r.view()
 		for ; seen < len(resources); seen++ {
 			res := resources[seen]
-			if want := r.store.Get(res.Key()); want.Equal(res) && !snapshot.Same(v.snapshot(types.typeOf(res.Kind())).Get(res.FullName()), res) {
+			if want := r.store.Get(res.Key()); want.Equal(res) && !snapshot.Same(v.snapshot(typeOf(res.Kind())).Get(res.FullName()), res) {
 				return false
 			}
 		}

@@ -48,9 +48,6 @@ func isCanary(b []byte) bool {
 	return strings.IndexByte("cktsxhn", b[0]) >= 0
 }
 
-// leakGenerators are those of all worlds.
-var leakGenerators = generators{newMCPGenerator()}
-
 const (
 	leakTenants = 50
 	leakSources = 8

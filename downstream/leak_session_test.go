@@ -55,7 +55,7 @@ var leakLimits = subscription.Limits{Types: 100, Names: 10_000, NameBytes: 1 << 
 
 // connect begins a stream: it asks for all types, with what it has.
 func (s *leakSession) connect() {
-	s.subs = subscription.New(s.delta, []byte("\n\x02id"), leakGenerators.lookup)
+	s.subs = subscription.New(s.delta, []byte("\n\x02id"), lookup)
 	if s.short {
 		s.subs.Use(snapshot.Short)
 	}

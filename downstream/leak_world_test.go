@@ -100,7 +100,7 @@ func (s *leakScript) run(seed uint64, mutant leakMutant, guests, watched []int, 
 	if mutant.resources != nil {
 		resources = mutant.resources(resources)
 	}
-	w.views = newViews(resources, leakGenerators)
+	w.views = newViews(resources)
 	for _, t := range guests {
 		g := &leakGuest{tenant: t, who: viewer{delta: true}, allowed: map[string]bool{}}
 		w.guests = append(w.guests, g)

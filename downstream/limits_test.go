@@ -376,7 +376,7 @@ func TestPanicEndsOneStreamOnly(t *testing.T) {
 }
 
 func TestViewsAreBounded(t *testing.T) {
-	vs := newViews(mirror.NewAggregate(), generators{newMCPGenerator()})
+	vs := newViews(mirror.NewAggregate())
 	var last error
 	for i := range maxViews + 1 {
 		_, last = acquire(vs, views.Selection{Revision: fmt.Sprint(i)}, protocolDelta)

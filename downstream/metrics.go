@@ -11,7 +11,7 @@ import (
 	"meshrelay/push"
 )
 
-// metrics are the metrics of a Server. Types that no generator lists are counted as "other", because clients
+// metrics are the metrics of a Server. Types that are not well known are counted as "other", because clients
 // could invent any number.
 type metrics struct {
 	clients      *prometheus.GaugeVec
@@ -38,7 +38,7 @@ type typeMetrics struct {
 	pushes, bytes, acks, nacks prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	counterVec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
@@ -94,10 +94,8 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 	for _, what := range []string{badCertificate, badCA} {
 		m.credentials.WithLabelValues(what)
 	}
-	for _, g := range gs {
-		for _, t := range g.Types() {
-			m.byType[t] = m.forType(t.String())
-		}
+	for _, t := range types {
+		m.byType[t] = m.forType(t.String())
 	}
 	m.other = m.forType("other")
 	return m, errs

@@ -35,11 +35,11 @@ type member struct {
 // however often they are moved; and of what both views show nothing ever vanishes.
 func TestMovedClientsHoldWhatTheirViewShows(t *testing.T) {
 	t.Parallel()
-	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
+	m := must(newMetrics(prometheus.NewRegistry()))
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCopies("east", "west", "north")
 		f := &fleet{
-			model: &model{copies: c, views: newViews(c, generators{newMCPGenerator()}), metrics: m, pending: map[mirror.Key]struct{}{}},
+			model: &model{copies: c, views: newViews(c), metrics: m, pending: map[mirror.Key]struct{}{}},
 			exact: rapid.Bool().Draw(t, "exact"),
 		}
 		for range rapid.IntRange(0, 60).Draw(t, "at first") {
@@ -274,7 +274,7 @@ func (f *fleet) check(t *rapid.T) {
 // TestForksDoNotShareWhatIsAppendedTo: the logs of views that have parted.
 func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 	c := newCopies("east", "west")
-	vs := newViews(c, generators{newMCPGenerator()})
+	vs := newViews(c)
 	for i := range 20 {
 		c.put(se("shop", fmt.Sprint(i), "first"))
 	}

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"meshrelay/downstream/admit"
-	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
 	"meshrelay/downstream/views"
 	"meshrelay/internal/testing/await"
@@ -22,23 +21,32 @@ import (
 	"meshrelay/push"
 )
 
-// faulty is a Generator that panics over one item.
+// faulty are Resources that panic over one key.
 type faulty struct {
-	Generator
+	Resources
 	bad atomic.Bool
 }
 
-func (g *faulty) Item(from Reader, t subscription.Type, ref Ref) snapshot.Item {
-	if g.bad.Load() && ref.Key.Name == "bad" {
+func (f *faulty) judge(key mirror.Key) {
+	if f.bad.Load() && key.Name == "bad" {
 		panic("no good")
 	}
-	return g.Generator.Item(from, t, ref)
+}
+
+func (f *faulty) Get(key mirror.Key) *mirror.Resource {
+	f.judge(key)
+	return f.Resources.Get(key)
+}
+
+func (f *faulty) Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource {
+	f.judge(key)
+	return f.Resources.Select(key, cluster, accept)
 }
 
 func TestPanicWhilePushingCostsThatKey(t *testing.T) {
-	g := &faulty{Generator: newMCPGenerator()}
+	g := &faulty{}
 	r := startRelay(t, true, func(c *Config, d *Deps) {
-		d.Generators = []Generator{g}
+		g.Resources, d.Resources = d.Resources, g
 		c.Views = []views.View{{Name: "v", Default: true, Accepts: func(*mirror.Resource) bool { return true }}}
 	})
 	r.put(se("shop", "a", "0"), se("shop", "bad", "0"))
@@ -70,9 +78,9 @@ func TestPanicWhilePushingCostsThatKey(t *testing.T) {
 }
 
 func TestPanicWhileTheServerOpensCostsThatKey(t *testing.T) {
-	g := &faulty{Generator: newMCPGenerator()}
+	g := &faulty{}
 	g.bad.Store(true)
-	r := startRelay(t, false, func(_ *Config, d *Deps) { d.Generators = []Generator{g} })
+	r := startRelay(t, false, func(_ *Config, d *Deps) { g.Resources, d.Resources = d.Resources, g })
 	r.store.Put(se("shop", "a", "0"))
 	r.store.Put(se("shop", "bad", "0"))
 	s := r.sotw()
@@ -85,9 +93,9 @@ func TestPanicWhileTheServerOpensCostsThatKey(t *testing.T) {
 
 // Many items are read by several goroutines: the panic of one is not the end of the process.
 func TestPanicOverOneOfManyWhileTheServerOpensCostsThatKey(t *testing.T) {
-	g := &faulty{Generator: newMCPGenerator()}
+	g := &faulty{}
 	g.bad.Store(true)
-	r := startRelay(t, false, func(_ *Config, d *Deps) { d.Generators = []Generator{g} })
+	r := startRelay(t, false, func(_ *Config, d *Deps) { g.Resources, d.Resources = d.Resources, g })
 	const others = 4 * minPart
 	for i := range others {
 		r.store.Put(se("shop", fmt.Sprint("n", i), "0"))
@@ -112,7 +120,7 @@ func (nobody) SendMsg(any) error { return nil }
 // toNobody returns a stream with a subscription to ServiceEntries, which is among no connections.
 func (r *relay) toNobody() *conn {
 	r.t.Helper()
-	subs := subscription.New(true, nil, r.server.views.generators.lookup)
+	subs := subscription.New(true, nil, lookup)
 	if _, err := subs.Request(&subscription.Request{TypeURL: seV1}, subscription.Limits{Types: 1}, time.Now()); err != nil {
 		r.t.Fatal(err)
 	}

@@ -25,12 +25,10 @@ type Receipt struct {
 
 // Receipts returns the state of a resource at each client that subscribes to its kind, sorted by connection
 // and type.
-func (s *Server) Receipts(key mirror.Key) []Receipt {
-	byType := map[subscription.Type]*items{}
-	s.views.generators.affected(key, byType)
-	var out []Receipt
+func (s *Server) Receipts(key mirror.Key) (out []Receipt) {
+	t, name := typeOf(key.Kind), key.FullName()
 	for _, c := range s.connections() {
-		out = append(out, c.receipts(byType)...)
+		out = append(out, c.receipts(t, name)...)
 	}
 	slices.SortFunc(out, func(a, b Receipt) int {
 		return cmp.Or(cmp.Compare(a.Connection, b.Connection), cmp.Compare(a.TypeURL, b.TypeURL))
@@ -38,16 +36,16 @@ func (s *Server) Receipts(key mirror.Key) []Receipt {
 	return out
 }
 
-func (c *conn) receipts(byType map[subscription.Type]*items) (out []Receipt) {
+func (c *conn) receipts(t subscription.Type, name string) (out []Receipt) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.view == nil {
 		return nil
 	}
 	for _, w := range c.subs.Watches() {
-		if list := byType[w.Type]; list != nil {
+		if w.Type == t {
 			r := Receipt{Connection: c.id(), NodeID: c.client.NodeID, View: c.rule.Name, TypeURL: w.TypeURL}
-			r.State, r.At = w.Receipt(c.view.snapshot(w.Type), list.refs[0].Name)
+			r.State, r.At = w.Receipt(c.view.snapshot(t), name)
 			out = append(out, r)
 		}
 	}

@@ -117,8 +117,6 @@ type Deps struct {
 	Work *push.Work
 	// Events records events of clients. It may be nil.
 	Events *events.Journal
-	// Generators make further types, in addition to those of MCP-over-xDS.
-	Generators []Generator
 }
 
 // Server is the ADS server.
@@ -191,14 +189,13 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Await == nil {
 		deps.Await = func(context.Context) error { return nil }
 	}
-	generators := append(slices.Clone(deps.Generators), newMCPGenerator())
-	m, err := newMetrics(deps.Registerer, generators)
+	m, err := newMetrics(deps.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
 	s := &Server{
 		cfg: cfg, await: deps.Await, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
+		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources),
 		decoding:   newDecoding(limits.MaxRequestBytes),
 		refusals:   loglimit.New(10, time.Second),
 		comings:    loglimit.New(4000, 20*time.Millisecond),

@@ -24,14 +24,14 @@ func (vs *viewSet) open(now time.Time) {
 	vs.started.Store(true)
 	derived := vs.filled(true, nil)
 	// Make the next batch while this one is read.
-	batches := make(chan map[subscription.Type]*items)
+	batches := make(chan itemsByType)
 	go func() {
 		defer close(batches)
 		for _, kind := range vs.resources.SourceKinds() {
 			for keys := range slices.Chunk(vs.resources.Keys(kind), openBatch) {
-				byType := map[subscription.Type]*items{}
+				byType := itemsByType{}
 				for _, key := range keys {
-					vs.generators.affected(key, byType)
+					byType.add(key.FullName(), key)
 				}
 				batches <- byType
 			}
@@ -86,15 +86,15 @@ func (vs *viewSet) filled(full bool, keys map[mirror.Key]struct{}) []*view {
 
 // applyAll updates the base view and then the derived ones with lists of items. It reports whether any view
 // has changed. Items whose update panics stay unchanged.
-func (vs *viewSet) applyAll(byType map[subscription.Type]*items, derived []*view, changedAt time.Time) (changed bool) {
+func (vs *viewSet) applyAll(byType itemsByType, derived []*view, changedAt time.Time) (changed bool) {
 	for t, list := range byType {
 		differs, ok := vs.try("", func() bool { return vs.apply(t, list, derived, changedAt) })
 		changed = differs || changed
 		if ok {
 			continue
 		}
-		for _, ref := range list.refs {
-			vs.try(t.String()+" "+ref.Name, func() bool { return vs.apply(t, &items{t, list.generator, []Ref{ref}}, derived, changedAt) })
+		for _, one := range list.all {
+			vs.try(t.String()+" "+one.name, func() bool { return vs.apply(t, &items{[]item{one}}, derived, changedAt) })
 		}
 		changed = true // a panic hides whether a view has changed
 	}
@@ -104,7 +104,7 @@ func (vs *viewSet) applyAll(byType map[subscription.Type]*items, derived []*view
 // apply updates the base view and then the derived ones with a list of items.
 func (vs *viewSet) apply(t subscription.Type, list *items, derived []*view, changedAt time.Time) bool {
 	list.sort()
-	updates := make([]snapshot.Update, len(list.refs))
+	updates := make([]snapshot.Update, len(list.all))
 	saw := func(r *mirror.Resource) { vs.note(r) }
 	list.read(&reader{vs.resources, "", nil, saw}, updates)
 	base := vs.collection(t)
@@ -125,52 +125,44 @@ func (vs *viewSet) apply(t subscription.Type, list *items, derived []*view, chan
 
 // sort sorts items by name, and removes duplicates.
 func (l *items) sort() {
-	slices.SortFunc(l.refs, func(a, b Ref) int {
-		switch c := cmp.Compare(a.Name, b.Name); {
-		case c != 0 || a.gone == b.gone:
-			return c
-		case a.gone:
-			return 1
-		}
-		return -1
-	})
-	l.refs = slices.CompactFunc(l.refs, func(a, b Ref) bool { return a.Name == b.Name })
+	slices.SortFunc(l.all, func(a, b item) int { return cmp.Compare(a.name, b.name) })
+	l.all = slices.CompactFunc(l.all, func(a, b item) bool { return a.name == b.name })
 }
 
 // minPart is the smallest number of items for a goroutine that reads.
 const minPart = 1024
 
-// read puts the items, made of the resources of from, into updates. It uses all CPUs for a long list.
-func (l *items) read(from Reader, updates []snapshot.Update) {
-	part := max(len(l.refs)/runtime.GOMAXPROCS(0)+1, minPart)
-	if len(l.refs) <= part {
-		l.readPart(from, l.refs, updates)
+// read puts the resources of the items into updates. It uses all CPUs for a long list.
+func (l *items) read(from *reader, updates []snapshot.Update) {
+	part := max(len(l.all)/runtime.GOMAXPROCS(0)+1, minPart)
+	if len(l.all) <= part {
+		readPart(from, l.all, updates)
 		return
 	}
 	var reading sync.WaitGroup
 	var panicked atomic.Bool
-	for first := 0; first < len(l.refs); first += part {
-		end := min(first+part, len(l.refs))
+	for first := 0; first < len(l.all); first += part {
+		end := min(first+part, len(l.all))
 		reading.Go(func() {
 			defer func() {
 				if recover() != nil {
 					panicked.Store(true)
 				}
 			}()
-			l.readPart(from, l.refs[first:end], updates[first:end])
+			readPart(from, l.all[first:end], updates[first:end])
 		})
 	}
 	reading.Wait()
 	if panicked.Load() {
-		l.readPart(from, l.refs, updates) // panic again in the caller's goroutine
+		readPart(from, l.all, updates) // panic again in the caller's goroutine
 	}
 }
 
-func (l *items) readPart(from Reader, refs []Ref, updates []snapshot.Update) {
-	for i, ref := range refs {
-		updates[i] = snapshot.Update{Name: ref.Name}
-		if !ref.gone {
-			updates[i].Item = l.generator.Item(from, l.of, ref)
+func readPart(from *reader, all []item, updates []snapshot.Update) {
+	for i, one := range all {
+		updates[i] = snapshot.Update{Name: one.name}
+		if r := from.get(one.key); r != nil { // not an Item that holds a nil *mirror.Resource
+			updates[i].Item = r
 		}
 	}
 }
@@ -203,41 +195,36 @@ func (v *view) follow(t subscription.Type, basis snapshot.Basis, updates []snaps
 	return true
 }
 
-// affected returns, by type, the items that contain the resource of any of the keys, or of any key if all is
-// set.
-func (vs *viewSet) affected(all bool, keys map[mirror.Key]struct{}) map[subscription.Type]*items {
-	byType := map[subscription.Type]*items{}
+// affected returns the items of the keys, or of all keys if all is set.
+func (vs *viewSet) affected(all bool, keys map[mirror.Key]struct{}) itemsByType {
+	byType := itemsByType{}
 	for key := range keys {
-		vs.generators.affected(key, byType)
+		byType.add(key.FullName(), key)
 	}
 	if all {
 		for _, kind := range vs.resources.SourceKinds() {
 			for _, key := range vs.resources.Keys(kind) {
-				vs.generators.affected(key, byType)
+				byType.add(key.FullName(), key)
 			}
 		}
 	}
 	return byType
 }
 
-// addPresent adds the items that the views have, marked as gone. items.sort keeps the other mark of an item
-// that a key still affects.
-func (vs *viewSet) addPresent(byType map[subscription.Type]*items) {
+// addPresent adds the items that the views have: their resources may be gone.
+func (vs *viewSet) addPresent(byType itemsByType) {
 	seen := map[*snapshot.Page]bool{} // views share pages
 	for _, v := range append(vs.copied(), vs.base) {
-		v.each(func(t subscription.Type, c *snapshot.Collection) {
-			list := byType[t]
-			if list == nil {
-				list = &items{of: t}
-				byType[t] = list
-			}
+		v.each(func(_ subscription.Type, c *snapshot.Collection) {
 			for _, p := range c.Current().Pages {
 				if seen[p] {
 					continue
 				}
 				seen[p] = true
 				for _, e := range p.Entries {
-					list.refs = append(list.refs, Ref{Name: e.Item.FullName(), gone: true})
+					if r, ok := e.Item.(*mirror.Resource); ok {
+						byType.add(r.FullName(), r.Key())
+					}
 				}
 			}
 		})

@@ -62,8 +62,7 @@ func (v *view) each(f func(subscription.Type, *snapshot.Collection)) {
 
 // viewSet has the base view, and the derived views of the present clients.
 type viewSet struct {
-	resources  Resources
-	generators generators
+	resources Resources
 	// panicked is called after a panic over an item, or over several items if the name is empty.
 	panicked func(item string, p *mirror.Panic)
 	started  atomic.Bool // set before open reads everything
@@ -80,9 +79,9 @@ type viewSet struct {
 	known *views.Known
 }
 
-func newViews(resources Resources, gs generators) *viewSet {
+func newViews(resources Resources) *viewSet {
 	return &viewSet{
-		resources: resources, generators: gs, panicked: func(string, *mirror.Panic) {}, base: &view{}, fills: semaphore.NewWeighted(maxFills),
+		resources: resources, panicked: func(string, *mirror.Panic) {}, base: &view{}, fills: semaphore.NewWeighted(maxFills),
 		derived: map[views.Selection]*view{}, forks: map[*view]struct{}{}, known: views.NewKnown(),
 	}
 }

@@ -34,7 +34,7 @@ func TestViewCostsWhatItLeavesOut(t *testing.T) {
 	for _, res := range many(n, "s-%05d", func(i int) string { return fmt.Sprintf("s%d.example", i) }) {
 		c.put(res)
 	}
-	vs := newViews(c, generators{newMCPGenerator()})
+	vs := newViews(c)
 	vs.open(time.Now())
 	base := vs.base.snapshot(typeSE)
 	perPage := n / len(base.Pages)
@@ -65,7 +65,7 @@ func TestViewCostsWhatItLeavesOut(t *testing.T) {
 		if left == 0 && &s.Pages[0] != &base.Pages[0] {
 			t.Error("a view that leaves out nothing has a list of pages of its own")
 		}
-		m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
+		m := must(newMetrics(prometheus.NewRegistry()))
 		base.Frames(snapshot.Full, m.pageEncoded)
 		s.Frames(snapshot.Full, m.pageEncoded)
 		if got := int(testutil.ToFloat64(m.pages)); got > len(base.Pages)+pages {
@@ -83,7 +83,7 @@ func TestChangesKeepViewsShared(t *testing.T) {
 		c.put(res)
 	}
 	c.put(east(se("shop", "s-03000", "own")))
-	vs := newViews(c, generators{newMCPGenerator()})
+	vs := newViews(c)
 	vs.open(time.Now())
 	v := must(acquire(vs, views.Selection{Cluster: "east"}, protocolSotW))
 	push := func(res *mirror.Resource) (changed bool) {
@@ -144,7 +144,7 @@ func viewsOfMany() (*copies, *viewSet) {
 	for _, res := range many(10000, "s-%05d", func(int) string { return "x" }) {
 		c.put(res)
 	}
-	vs := newViews(c, generators{newMCPGenerator()})
+	vs := newViews(c)
 	vs.open(time.Now())
 	return c, vs
 }
@@ -202,7 +202,7 @@ func TestViewsOpenInBatchesWithAll(t *testing.T) {
 	x := views.Selection{Rule: &views.Rule{View: views.View{Accepts: func(r *mirror.Resource) bool {
 		return !slices.Contains([]string{"shop/s-00007", "shop/s-09000"}, r.FullName())
 	}}}}
-	opened := newViews(c, generators{newMCPGenerator()})
+	opened := newViews(c)
 	waiting := must(acquire(opened, x, protocolSotW))
 	opened.open(time.Now())
 	later := must(acquire(opened, x, protocolSotW))

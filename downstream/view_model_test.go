@@ -56,10 +56,10 @@ type state struct {
 
 func TestViewsAreWhatTheyAccept(t *testing.T) {
 	t.Parallel()
-	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
+	m := must(newMetrics(prometheus.NewRegistry()))
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCopies("east", "west", "north")
-		md := &model{copies: c, views: newViews(c, generators{newMCPGenerator()}), metrics: m, seen: map[views.Selection]*observer{}, pending: map[mirror.Key]struct{}{}}
+		md := &model{copies: c, views: newViews(c), metrics: m, seen: map[views.Selection]*observer{}, pending: map[mirror.Key]struct{}{}}
 		for range rapid.IntRange(0, 60).Draw(t, "at first") {
 			md.change(t)
 		}
@@ -330,7 +330,7 @@ func checkLayout(t *rapid.T, base, c *snapshot.Collection) {
 
 // compareWithFresh compares a view with that of a relay that has just started.
 func (m *model) compareWithFresh(t *rapid.T, o *observer) {
-	fresh := newViews(m.copies, generators{newMCPGenerator()})
+	fresh := newViews(m.copies)
 	fresh.open(time.Now())
 	v := must(acquire(fresh, o.view.selection, protocolDelta))
 	is, want := o.view.snapshot(typeSE), v.snapshot(typeSE)

@@ -254,9 +254,9 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	for _, name := range []string{"s-100", "s-900"} {
 		c.put(east(se("shop", name, "own")))
 	}
-	vs := newViews(c, generators{newMCPGenerator()})
+	vs := newViews(c)
 	vs.open(time.Now())
-	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
+	m := must(newMetrics(prometheus.NewRegistry()))
 	encode := func(v *view) {
 		v.snapshot(typeSE).Frames(snapshot.Full, m.pageEncoded)
 	}

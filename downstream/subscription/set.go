@@ -59,7 +59,7 @@ type Set struct {
 }
 
 // New returns an empty Set. controlPlane is an encoded ControlPlane. lookup returns the type of a type URL. A
-// type without a generator gets empty responses (PROTOCOL S3).
+// type that there is not gets empty responses (PROTOCOL S3).
 func New(delta bool, controlPlane []byte, lookup func(typeURL string) (Type, bool)) *Set {
 	return &Set{delta: delta, controlPlane: controlPlane, lookup: lookup}
 }
