@@ -25,8 +25,8 @@ type RevisionDiff struct {
 	Oldest bool `json:"oldest,omitempty"`
 }
 
-// NewRevisionDiff returns the differences of a revision as objects.
-func NewRevisionDiff(d upstreams.Differences) (RevisionDiff, error) {
+// newRevisionDiff returns the differences of a revision as objects.
+func newRevisionDiff(d upstreams.Differences) (RevisionDiff, error) {
 	out := RevisionDiff{Revision: d.Revision, Before: []kube.Object{}, After: []kube.Object{}, More: d.More, Oldest: d.Oldest}
 	for _, one := range d.Resources {
 		for r, to := range map[*mirror.Resource]*[]kube.Object{one.Before: &out.Before, one.After: &out.After} {
@@ -56,7 +56,7 @@ func (s *Server) diff(r *http.Request, upstream string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewRevisionDiff(d)
+	return newRevisionDiff(d)
 }
 
 // Diff returns the changes of a revision of an upstream; 0 is the newest. It needs the socket.

@@ -9,9 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/types/known/anypb"
-	networking "istio.io/api/networking/v1alpha3"
-
 	"meshrelay/admin"
 	"meshrelay/downstream"
 	"meshrelay/downstream/subscription"
@@ -65,10 +62,6 @@ func large(t testing.TB) *fixture {
 			f.revisions = append(f.revisions, state.Revision{ID: uint64(i), Time: testNow, Keys: []string{"~" + key.String()}})
 		}
 	}
-	for i := range 500 {
-		before, after := entry(t, i, 1), entry(t, i, 100)
-		f.diff.Resources = append(f.diff.Resources, upstreams.Difference{Before: before, After: after})
-	}
 	part := clusters.Status{Name: "fleet", From: "secrets in istio-system", Error: long, RefusedTotal: 900}
 	for i := range 900 {
 		part.Clusters = append(part.Clusters, clusters.ClusterStatus{Cluster: registry.Cluster{ID: fmt.Sprint("cluster-", i), Name: fmt.Sprint("cluster-", i), Origin: "secret istio-system/" + long[:40], State: []registry.State{registry.Found, registry.Orphaned, registry.Held}[i%3], Since: testNow, Problem: long}, RemoveAt: testNow.Add(time.Hour)})
@@ -97,29 +90,6 @@ func large(t testing.TB) *fixture {
 		f.services.Services = append(f.services.Services[:min(i, len(f.services.Services))], s)
 	}
 	return f
-}
-
-// entry returns a ServiceEntry with many hosts.
-func entry(t testing.TB, i, hosts int) *mirror.Resource {
-	t.Helper()
-	var names []string
-	for k := range hosts {
-		names = append(names, fmt.Sprintf("host-%d-%d.example.com", i, k))
-	}
-	return entryOf(t, fmt.Sprint("entry-", i), names...)
-}
-
-func entryOf(t testing.TB, name string, hosts ...string) *mirror.Resource {
-	t.Helper()
-	body, err := anypb.New(&networking.ServiceEntry{Hosts: hosts})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := mirror.New(mirror.Spec{Key: mirror.Key{Kind: serviceEntry, Namespace: "team", Name: name}, Source: "east", Body: body})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }
 
 // TestPagesOfALargeRelayAreSmall gates bytes, look-ups and allocations. It prints the CPU time, which

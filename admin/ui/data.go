@@ -53,8 +53,6 @@ type Data struct {
 	LeftOut func() []intake.LeftOut
 	Held    func(upstream string) ([]intake.HeldUpstream, error)
 	History func(upstream string) ([]state.Revision, error)
-	// Diff returns the changes of a revision. Its cost grows with the length of the history.
-	Diff func(upstream string, revision uint64) (upstreams.Differences, error)
 	// Events returns a page of the journal.
 	Events func(events.Query) events.Page
 	// Changes counts the changes of served resources since the start.

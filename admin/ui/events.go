@@ -155,8 +155,8 @@ func (p *Pages) eventPage(r *request) (*Page, error) {
 		t.Summary = fmt.Sprintf("%d of %s", len(t.Rows), e.Resources)
 		page.Sections = append(page.Sections, Section{ID: "resources", Title: "Resources", Table: t})
 	}
-	if e.Type == events.Changed && e.Upstream != "" && e.Resources != nil {
-		p.showDiff(page, e)
+	if e.Type == events.Changed && e.Upstream != "" {
+		page.Command = "relay history " + word(e.Upstream)
 	}
 	return page, nil
 }

@@ -48,8 +48,6 @@ type fixture struct {
 	leftOut   []intake.LeftOut
 	revisions []state.Revision
 	clusters  []clusters.Status
-	diff      upstreams.Differences
-	diffs     int // requested differences
 	explained *admin.Explanation
 	services  services.Answer
 	asked     url.Values // of services
@@ -115,9 +113,7 @@ func newFixture(t testing.TB, n int) *fixture {
 		Apart:     func(conflicts.HostConflict) string { return f.apart }, LeftOut: func() []intake.LeftOut { return f.leftOut },
 		Held: func(string) ([]intake.HeldUpstream, error) { return f.held, nil }, History: func(string) ([]state.Revision, error) { return f.revisions, nil },
 		Clusters: func() []clusters.Status { return f.clusters },
-		Diff:     func(string, uint64) (upstreams.Differences, error) { f.diffs++; return f.diff, nil },
-		Events:   f.events,
-		Changes:  f.changes.Load,
+		Events:   f.events, Changes: f.changes.Load,
 	})
 	if err != nil {
 		t.Fatal(err)

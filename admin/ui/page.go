@@ -184,11 +184,3 @@ func grouped(digits string) string {
 	}
 	return grouped(digits[:len(digits)-3]) + "\u2009" + digits[len(digits)-3:]
 }
-
-// bounded shortens a text to maxCode bytes. It then appends the command that prints all of it.
-func bounded(words, command string) string {
-	if len(words) <= maxCode {
-		return words
-	}
-	return text.Shorten(words, maxCode) + "\n… too long for a page; to print all: " + command + "\n"
-}

@@ -135,9 +135,3 @@ func (r *request) upstreamField() Field {
 	}
 	return f
 }
-
-// cutCode cuts a text to at most limit bytes, at the end of a line.
-func cutCode(code string, limit int) string {
-	code = code[:min(len(code), max(limit, 0))]
-	return code[:strings.LastIndexByte(code, '\n')+1]
-}

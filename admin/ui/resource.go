@@ -36,6 +36,14 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 		table := tableOf("Sinks", "", view.SinkCopies, e.Sinks, maxRows, r.now, func(sink.Applied) string { return "" })
 		page.Sections = append(page.Sections, Section{ID: "sinks", Title: "Sinks", Table: table})
 	}
+	room := maxAllCode
+	bounded := func(code, command string) string {
+		if most := min(maxCode, room); len(code) > most {
+			code = code[:strings.LastIndexByte(code[:most], '\n')+1] + "\n… too long for a page; to print all: " + command + "\n"
+		}
+		room = max(room-len(code), 0)
+		return code
+	}
 	if e.Served != nil {
 		text, err := e.Served.YAML()
 		if err != nil {
@@ -59,7 +67,6 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 			})
 		}
 	}
-	page.boundCode()
 	return page, nil
 }
 
@@ -68,20 +75,6 @@ const (
 	maxDiffs   = 5
 	maxAllCode = 48 << 10
 )
-
-// boundCode cuts the Code of all sections to maxAllCode bytes in total.
-func (p *Page) boundCode() {
-	room := maxAllCode
-	for i := range p.Sections {
-		s := &p.Sections[i]
-		if len(s.Code) > room {
-			s.Code = cutCode(s.Code, room) + "\n… too long for a page; to print all: " + p.Command + "\n"
-			room = 0
-			continue
-		}
-		room -= len(s.Code)
-	}
-}
 
 func resourceFacts(e *admin.Explanation) []Fact {
 	facts := []Fact{{"Kind", cell(e.Kind.String())}, {"Outcome", leveled(view.OutcomeLevel(e.Outcome), string(e.Outcome))}}
