@@ -7,6 +7,7 @@ package bundle
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -20,9 +21,6 @@ const (
 	MaxFile = 8 << 20  // each file
 	MaxAll  = 64 << 20 // all of them together
 )
-
-// errFull is the error of a file that is cut at its bound.
-var errFull = errors.New("cut at the size limit")
 
 // Writer writes an archive, tar.gz. Its methods are for one goroutine.
 type Writer struct {
@@ -55,17 +53,13 @@ func (b *Writer) add(name, why string, write func(io.Writer) error, redact func(
 		return
 	}
 	most := min(MaxFile, b.left)
-	room := buffer{left: most, json: strings.HasSuffix(name, ".json")}
+	room := buffer{left: most}
 	problem := write(&room)
 	content := redact(room.kept.Bytes())
-	switch cut := room.cut || len(content) > most; { // the replacement of a secret may be longer
-	case cut && room.json:
-		var kept int
-		content, kept = wholeJSON(content, most)
-		all := room.elements()
-		problem = fmt.Errorf("%w, %d of its %d elements are left out", errFull, all-kept, all)
-	case cut:
-		content, problem = content[:min(len(content), most)], errFull
+	if all := len(content) + room.over; all > most { // the replacement of a secret may be longer
+		content = content[:min(len(content), most)]
+		content = content[:cmp.Or(bytes.LastIndexByte(content, '\n')+1, len(content))] // whole lines only
+		problem = fmt.Errorf("cut at the size limit, %d of its %d bytes are left out", all-len(content), all)
 	}
 	note := ""
 	if problem != nil {
@@ -100,38 +94,16 @@ the paths of URLs are replaced. The names of upstreams, clients and resources ar
 	return errors.Join(b.err, b.tar.Close(), b.zip.Close())
 }
 
-// buffer keeps up to left bytes. Of JSON behind that, it only counts the elements.
+// buffer keeps up to left bytes, and counts those after them.
 type buffer struct {
-	kept      bytes.Buffer // not embedded: its WriteString and ReadFrom ignore the bound
-	left      int
-	json, cut bool
-	outline   outline // of the whole text, used once cut is set
+	kept       bytes.Buffer // not embedded: its WriteString and ReadFrom ignore the bound
+	left, over int
 }
 
 // Write implements io.Writer.
 func (b *buffer) Write(p []byte) (int, error) {
-	if !b.cut && len(p) <= b.left {
-		b.left -= len(p)
-		return b.kept.Write(p)
-	}
-	if b.json {
-		b.elements()
-		_, _ = b.outline.Write(p)
-	}
-	b.cut = true
-	n, _ := b.kept.Write(p[:b.left])
-	b.left = 0
-	if b.json {
-		return len(p), nil
-	}
-	return n, errFull
-}
-
-// elements returns the number of elements in the outermost arrays of the JSON written so far.
-func (b *buffer) elements() int {
-	if !b.cut {
-		_, _ = b.outline.Write(b.kept.Bytes())
-		b.cut = true
-	}
-	return b.outline.elements
+	fits := min(len(p), b.left)
+	b.left, b.over = b.left-fits, b.over+len(p)-fits
+	b.kept.Write(p[:fits]) // it never fails
+	return len(p), nil
 }

@@ -122,11 +122,8 @@ func TestABundleIsBoundedAndTellsWhatItHas(t *testing.T) {
 	b.Text("failed.txt", "the second", func(io.Writer) error { return errors.New("password=canary is wrong") })
 	for range 3 {
 		b.Binary("large", "the third", func(w io.Writer) error {
-			for {
-				if _, err := w.Write(make([]byte, 1<<20)); err != nil {
-					return err
-				}
-			}
+			_, err := w.Write(make([]byte, MaxFile+1<<20))
+			return err
 		})
 	}
 	if err := b.Close(); err != nil {
@@ -137,7 +134,7 @@ func TestABundleIsBoundedAndTellsWhatItHas(t *testing.T) {
 	if all["bundle/a.txt"] != "password=[hidden]" || len(all["bundle/large"]) > MaxFile || strings.Contains(manifest, "canary") {
 		t.Errorf("%q %d %s", all["bundle/a.txt"], len(all["bundle/large"]), manifest)
 	}
-	for _, want := range []string{"a.txt", "the first", "failed.txt", "password=[hidden] is wrong", "cut at the size limit"} {
+	for _, want := range []string{"a.txt", "the first", "failed.txt", "password=[hidden] is wrong", "cut at the size limit, 1048576 of its 9437184 bytes are left out"} {
 		if !strings.Contains(manifest, want) {
 			t.Errorf("no %q in %s", want, manifest)
 		}
@@ -158,7 +155,8 @@ func TestTextThatGrowsAsItIsRedactedKeepsTheBounds(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if first := files(t, out.Bytes())["bundle/first.txt"]; len(first) != 100 || b.left != 0 {
-		t.Errorf("%d bytes of a file, %d left of all", len(first), b.left)
+	// Only whole lines are kept.
+	if first := files(t, out.Bytes())["bundle/first.txt"]; first != strings.Repeat("token=[hidden]\n", 6) || b.left != 0 {
+		t.Errorf("%q of a file, %d left of all", first, b.left)
 	}
 }
