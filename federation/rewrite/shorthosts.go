@@ -2,14 +2,12 @@ package rewrite
 
 import (
 	"bytes"
-	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
 	"meshrelay/internal/wire"
-	"meshrelay/mirror"
 )
 
 // This file completes short hosts (PROTOCOL C23). An istiod completes them with the namespace of the resource
@@ -89,23 +87,4 @@ func (p *messagePlan) anyText(m []byte, f func([]byte) bool) bool {
 		}
 	}
 	return c.Err() != nil
-}
-
-// ShortHosts returns the hosts of a resource that ShortHostsComplete completes, in their order and each once.
-func ShortHosts(r *mirror.Resource) (hosts []string) {
-	info, ok := mirror.LookupKind(r.Kind())
-	if !ok || r.Namespace() == "" {
-		return nil
-	}
-	plan := newPlanner(newNameRules(Rules{ShortHosts: ShortHostsComplete})).message(info.NewBody().ProtoReflect().Descriptor())
-	if plan == nil {
-		return nil
-	}
-	plan.anyText(r.BodyValue(), func(v []byte) bool {
-		if h := string(v); federation.IsShort(h) && !slices.Contains(hosts, h) {
-			hosts = append(hosts, h)
-		}
-		return false
-	})
-	return hosts
 }

@@ -195,20 +195,6 @@ func TestKeptShortHostsStay_C23(t *testing.T) {
 	}
 }
 
-func TestShortHostsOfAResource_C23(t *testing.T) {
-	for _, tt := range []struct{ kind, full, body, want string }{
-		{"vs", "shop/r", `{"hosts": ["reviews", "a.corp", "*"], "http": [{"route": [{"destination": {"host": "reviews"}}, {"destination": {"host": "details"}}], "mirror": {"host": "::1"}}]}`, "reviews details"},
-		{"dr", "shop/r", `{"host": "reviews.shop.svc.cluster.local"}`, ""},
-		{"se", "shop/r", `{"hosts": ["reviews"]}`, ""},
-		{"httproute", "shop/r", `{"hostnames": ["reviews"]}`, ""},
-	} {
-		r := newRewriteResource(t, rewriteSpec(t, rewriteKind(tt.kind), tt.full, tt.body))
-		if got := strings.Join(ShortHosts(r), " "); got != tt.want {
-			t.Errorf("%s %s has the short hosts %q, want %q", tt.kind, tt.body, got, tt.want)
-		}
-	}
-}
-
 // Conflicts of hosts are found among the completed ones: "reviews" in two clusters with
 // different domains is two hosts.
 func TestHostConflictsSeeCompletedHosts_C23(t *testing.T) {
