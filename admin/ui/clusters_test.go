@@ -28,8 +28,8 @@ func TestFoundClustersAreOnThePageOfUpstreams_WithTheCommandForThoseThatAreGone(
 	_, body, _ := f.get(t, "/upstreams")
 	for _, want := range []string{
 		"Found clusters", "fleet: 4 clusters from secrets in istio-system, read 60s ago", "mounted: 0 clusters from directory /clusters, never read: no such directory",
-		"bad in secret istio-system/bad is not followed: no kubeconfig", "and 2 more that are not followed: relay clusters",
-		"<code>relay release cluster/fleet</code>", "<code>relay release cluster/fleet/south</code>", "Release 2 held clusters of fleet",
+		"bad in secret istio-system/bad: not followed: no kubeconfig", "2 more: not followed",
+		"<code>relay release cluster/fleet</code>", "<code>relay release cluster/fleet/south</code>", "2 clusters</h3><p>gone together and held",
 		`href="/ui/upstreams/west"`, "the new kubeconfig is wrong, and the last good one stays in use: it is not a kubeconfig", "4 clusters",
 	} {
 		if !strings.Contains(body, want) {

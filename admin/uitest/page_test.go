@@ -232,7 +232,7 @@ func TestFoundClustersAreOnThePage(t *testing.T) {
 	b := newBrowser(t, w.base)
 	b.theme("light")
 	b.open("/upstreams")
-	b.wants("clusters", "Found clusters", "fleet: 3 clusters from ", "held", "found", "relay release cluster/fleet", "bad in ", "is not followed")
+	b.wants("clusters", "Found clusters", "fleet: 3 clusters from ", "held", "found", "relay release cluster/fleet", "bad in ", "not followed")
 	b.blameless("clusters")
 	b.accessible("light clusters")
 	b.fits("clusters")

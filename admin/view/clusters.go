@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"meshrelay/admin"
+	words "meshrelay/internal/text"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/clusters"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
@@ -43,14 +44,7 @@ var Clusters = Columns[Cluster]{
 		}
 		return Cell{Text: strconv.Itoa(admin.Total(c.Upstream.Resources)), Number: true}
 	}},
-	{"Removed at", func(c Cluster, _ time.Time) Cell { return Cell{Until: c.RemoveAt} }},
 	text("Found in", func(c Cluster) string { return c.Origin }),
-	text("Remark", func(c Cluster) string {
-		if c.Problem != "" {
-			return "the new kubeconfig is wrong, and the last good one stays in use: " + OneLine(c.Problem)
-		}
-		return OneLine(c.Note)
-	}),
 }
 
 // ClustersOf returns the found clusters with their upstreams: held ones first, then orphaned ones, then those
@@ -95,7 +89,41 @@ func Part(part clusters.Status, now time.Time) (string, Level) {
 	return text + "read " + Ago(part.ReadAt, now) + " ago", OK
 }
 
-// NotFollowed returns why a found cluster is not followed.
-func NotFollowed(r registry.Refused) string {
-	return cmp.Or(r.ID, "all") + " in " + r.Origin + " is not followed: " + OneLine(r.Reason)
+// Remark tells something about a cluster, or several, and the command that decides, if there is something to decide.
+type Remark struct {
+	Level                Level
+	About, Text, Command string
+}
+
+// PartRemarks tells what is wrong with the clusters of a part of the config. Those that are held together come first.
+func PartRemarks(part clusters.Status, now time.Time) (list []Remark) {
+	release, held := "relay release cluster/"+words.Word(part.Name), 0
+	for _, c := range part.Clusters {
+		switch {
+		case c.State == registry.Held:
+			held++
+		case c.State == registry.Orphaned:
+			end := "It stays."
+			if !c.RemoveAt.IsZero() {
+				end = "It is removed in " + Age(max(c.RemoveAt.Sub(now), 0)) + "."
+			}
+			text := "its kubeconfig is gone, and its resources are still served. " + end + " To remove it now, with its state and history:"
+			list = append(list, Remark{Warn, c.ID, text, release + "/" + words.Word(c.ID)})
+		case c.Problem != "":
+			list = append(list, Remark{Warn, c.ID, "the new kubeconfig is wrong, and the last good one stays in use: " + OneLine(c.Problem), ""})
+		}
+		if c.Note != "" {
+			list = append(list, Remark{None, c.ID, OneLine(c.Note), ""})
+		}
+	}
+	if held > 0 {
+		list = slices.Insert(list, 0, Remark{Warn, Count(held, "cluster"), "gone together and held: their resources are still served. If that is intended:", release})
+	}
+	for _, r := range part.Refused {
+		list = append(list, Remark{Warn, cmp.Or(r.ID, "all") + " in " + r.Origin, "not followed: " + OneLine(r.Reason), ""})
+	}
+	if more := part.RefusedTotal - len(part.Refused); more > 0 {
+		list = append(list, Remark{Warn, fmt.Sprintf("%d more", more), "not followed", ""})
+	}
+	return list
 }

@@ -41,13 +41,13 @@ south      fleet      orphaned   60m     south      -                -          
 East       fleet      found      60m     east       synced 3m        7           secret istio-system/East
 
 fleet: 5 clusters from secrets in istio-system, read 5s ago
+  2 clusters: gone together and held: their resources are still served. If that is intended: relay release cluster/fleet
   East: the new kubeconfig is wrong, and the last good one stays in use: it is not a kubeconfig
   East: its control plane is not healthy: ?[31m
-  north: its kubeconfig is gone, and its resources are still served. It is removed in 120m. To remove it now: relay release cluster/fleet/north
-  south: its kubeconfig is gone, and its resources are still served. It stays. To remove it now: relay release cluster/fleet/south
-  2 clusters are gone together and held: their resources are still served. If that is intended: relay release cluster/fleet
-  bad in secret istio-system/x is not followed: the kubeconfig is empty
-  all in secret istio-system/y is not followed: rotten
+  north: its kubeconfig is gone, and its resources are still served. It is removed in 120m. To remove it now, with its state and history: relay release cluster/fleet/north
+  south: its kubeconfig is gone, and its resources are still served. It stays. To remove it now, with its state and history: relay release cluster/fleet/south
+  bad in secret istio-system/x: not followed: the kubeconfig is empty
+  all in secret istio-system/y: not followed: rotten
 new: 0 clusters from /etc/clusters, not read yet
 down: 0 clusters from secrets in fleet, last read 60s ago, now it fails: connection refused
 `
