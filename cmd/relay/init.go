@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"text/template"
@@ -89,10 +87,13 @@ admin:
   address: 127.0.0.1:15014  # for /ready, /metrics, and commands such as "relay status"
 `
 
-// next lists the commands for a new config file.
-const next = `  relay doctor -c %s  # check what the relay needs
-  relay serve -c %[1]s  # run it
-  relay status  # in another terminal: show its state
+// written tells what to do with a new config file.
+const written = `%[1]s is written. Next:
+
+  check what the relay needs:        relay doctor -c %[1]s
+  run it:                            relay serve -c %[1]s
+  show its state, meanwhile:         relay status
+  have editors complete the file:    relay schema >%[2]s
 `
 
 func newInit() *cobra.Command {
@@ -102,7 +103,6 @@ func newInit() *cobra.Command {
 		Short: "Write a first config file, with comments",
 		Long: `Write a config file for one or several upstreams: an istiod or relay, a directory of YAML, and the
 API server of a kubeconfig. The file is valid and has comments. The command never replaces a file. It
-also writes relay.schema.json, with which editors complete fields, unless that file exists. It then
 prints the next commands.`,
 		Example: `  relay init --istiod istiod.east.example:15012 --ca-file root-cert.pem --token-file token
   relay init --istiod 127.0.0.1:15010
@@ -121,13 +121,8 @@ prints the next commands.`,
 				_, err := io.WriteString(w, text)
 				return err
 			})
-			written := in.Output + " is"
-			if err == nil && in.lacksSchema() {
-				_, err = writeNew(in.schema(), writeSchema)
-				written = in.Output + " and " + in.schema() + " are"
-			}
 			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s written. Next:\n\n%s", written, aligned(fmt.Sprintf(next, in.Output), 80))
+				fmt.Fprintf(cmd.OutOrStdout(), written, in.Output, filepath.Join(filepath.Dir(in.Output), "relay.schema.json"))
 			}
 			return err
 		},
@@ -145,29 +140,6 @@ prints the next commands.`,
 	f.StringVar(&in.StateDir, "state-dir", "state", "`directory` for the state")
 	f.StringVarP(&in.Output, "output", "o", "relay.yaml", "`file` to write, - for standard output")
 	return cmd
-}
-
-// schema returns the path of the schema that the first line of the config file names.
-func (in *initial) schema() string {
-	return filepath.Join(filepath.Dir(in.Output), "relay.schema.json")
-}
-
-// lacksSchema reports whether to write the schema: it does not exist, and is not in the directory of the
-// file upstream, which would read it as resources.
-func (in *initial) lacksSchema() bool {
-	if _, err := os.Stat(in.schema()); !errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	dir, err := filepath.Abs(filepath.Dir(in.Output))
-	if err != nil || in.Dir == "" {
-		return err == nil
-	}
-	read := in.Dir // rebase has made it relative to dir
-	if !filepath.IsAbs(read) {
-		read = filepath.Join(dir, read)
-	}
-	below, err := filepath.Rel(read, dir)
-	return err == nil && !filepath.IsLocal(below)
 }
 
 // config returns the text of a valid config file.
@@ -208,7 +180,7 @@ func (in *initial) config() (string, error) {
 		}
 		return "", errors.Join(all...)
 	}
-	return aligned(text.String(), 50), nil
+	return text.String(), nil
 }
 
 // rebase makes a path relative to the directory of the config file. It was relative to the current directory.
@@ -227,31 +199,4 @@ func (in *initial) rebase(path *string) error {
 	}
 	*path, err = filepath.Rel(from, to)
 	return err
-}
-
-// aligned aligns the comments at the ends of lines, two spaces after the longest code before one. Code longer
-// than most does not count.
-func aligned(text string, most int) string {
-	lines := strings.Split(text, "\n")
-	width := 0
-	for _, line := range lines {
-		if code, _, _ := cutComment(line); len(code) <= most {
-			width = max(width, len(code))
-		}
-	}
-	for i, line := range lines {
-		if code, comment, ok := cutComment(line); ok {
-			lines[i] = fmt.Sprintf("%-*s  # %s", width, code, comment)
-		}
-	}
-	return strings.Join(lines, "\n")
-}
-
-// cutComment splits a line into code and the comment after it.
-func cutComment(line string) (code, comment string, ok bool) {
-	i := strings.LastIndex(line, "  # ")
-	if i < 0 || strings.TrimSpace(line[:i]) == "" {
-		return "", "", false
-	}
-	return strings.TrimRight(line[:i], " "), line[i+len("  # "):], true
 }

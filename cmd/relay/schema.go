@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -19,19 +18,16 @@ func newSchema() *cobra.Command {
 mistakes. "relay validate" finds more mistakes than a schema can describe.
 
 The YAML language server reads the schema that a comment in the first line of the config file names.
-"relay init" writes this comment, and the schema:
+"relay init" writes this comment:
 
   # yaml-language-server: $schema=relay.schema.json`,
 		Example: `  relay schema >relay.schema.json`,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return writeSchema(cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fields := docs.Fields()
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			enc.SetIndent("", "  ")
+			enc.SetEscapeHTML(false)
+			return enc.Encode(config.SchemaOf(func(path string) string { return fields[path] }, relay.Sources()...))
+		},
 	}
-}
-
-// writeSchema writes the schema of the config file.
-func writeSchema(w io.Writer) error {
-	fields := docs.Fields()
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(config.SchemaOf(func(path string) string { return fields[path] }, relay.Sources()...))
 }
