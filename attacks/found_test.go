@@ -16,7 +16,7 @@ import (
 
 // Places where clusters are found. DIR stands for the directory of the stage.
 const (
-	secretsOf    = "secrets: {kubeconfig: hub/config, namespace: evil}, upstream: {kubernetes: {}}"
+	secretsOf    = "secrets: {cluster: {kubeconfig: hub/config}, namespace: evil}, upstream: {kubernetes: {}}"
 	programs     = ", allowExec: ['DIR/program']"
 	credential   = "credential-of-the-relay"
 	elsewhere    = ", allowServers: ['*.honest.example']"

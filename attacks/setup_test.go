@@ -45,7 +45,7 @@ func (s *stage) configure(a *attack, n int) {
 	if a.edge {
 		s.north = s.apiServer("north")
 		s.north.Put(entriesOf, fakekube.Object("north", "orders", `{"hosts":["orders.example"],"ports":[{"number":80,"name":"http"}]}`))
-		fmt.Fprintf(&b, "- {name: north, kubernetes: {kubeconfig: north/config}}\n")
+		fmt.Fprintf(&b, "- {name: north, kubernetes: {cluster: {kubeconfig: north/config}}}\n")
 	}
 	limits := ""
 	if n == 1 && a.limits != "" { // fifty share what there is
@@ -71,7 +71,7 @@ func (s *stage) source(a *attack, i int) string {
 	switch {
 	case a.api != nil:
 		s.apis = append(s.apis, s.hostile(name, a.api))
-		return fmt.Sprintf("kubernetes: {kubeconfig: %s/config, %s}", name, a.section)
+		return fmt.Sprintf("kubernetes: {cluster: {kubeconfig: %s/config}, %s}", name, a.section)
 	case a.files:
 		s.mkdir(name)
 		return fmt.Sprintf("file: {path: %s}", name)

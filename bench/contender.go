@@ -99,7 +99,7 @@ func (b binaries) relayWith(dir, listen, admin string, w *world, each, top strin
 		fmt.Fprintf(&cfg, "  - name: upstream-%03d\n    xds: {addresses: [%q], plaintext: true}\n%s", i, addr, each)
 	}
 	if w.cluster != nil {
-		fmt.Fprintf(&cfg, "  - name: cluster\n    firstSync: wait\n    kubernetes: {kubeconfig: %q}\n", w.cluster.kubeconfig)
+		fmt.Fprintf(&cfg, "  - name: cluster\n    firstSync: wait\n    kubernetes: {cluster: {kubeconfig: %q}}\n", w.cluster.kubeconfig)
 		switch {
 		case w.omits:
 			cfg.WriteString("    services: {mode: omit}\n")
@@ -109,7 +109,7 @@ func (b binaries) relayWith(dir, listen, admin string, w *world, each, top strin
 	}
 	cfg.WriteString(top)
 	if w.target != nil {
-		fmt.Fprintf(&cfg, "sinks:\n  - name: bench\n    kubernetes: {kubeconfig: %q}\n    namespace: team-00\n    view: all\n    mode: apply\n    writesPerSecond: 10000\nviews: [{name: all, default: true}]\n", w.target.kubeconfig)
+		fmt.Fprintf(&cfg, "sinks:\n  - name: bench\n    cluster: {kubeconfig: %q}\n    namespace: team-00\n    view: all\n    mode: apply\n    writesPerSecond: 10000\nviews: [{name: all, default: true}]\n", w.target.kubeconfig)
 	}
 	if w.keeps {
 		fmt.Fprintf(&cfg, "state: {dir: %q}\n", filepath.Join(dir, stateName))

@@ -110,7 +110,7 @@ func (r *relay) configure(order []int) error {
 			continue
 		}
 		if u.kubeconfig != "" {
-			fmt.Fprintf(&b, "  kubernetes: {kubeconfig: %q}\n", u.kubeconfig)
+			fmt.Fprintf(&b, "  kubernetes: {cluster: {kubeconfig: %q}}\n", u.kubeconfig)
 			if u.discovers {
 				b.WriteString("  services: {mode: discover}\n")
 			}

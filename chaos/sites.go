@@ -194,7 +194,7 @@ func newSites(ctx context.Context, sc scenario, seed uint64, binary, dir string,
 		replicas, provenance := "", otherSite
 		if n < siteRelays {
 			provenance = "relay"
-			replicas = fmt.Sprintf("replicas: {kubernetes: {kubeconfig: %q}}\n", kubeconfig)
+			replicas = fmt.Sprintf("replicas: {cluster: {kubeconfig: %q}}\n", kubeconfig)
 		}
 		var upstreams strings.Builder
 		for _, u := range s.upstreams {
@@ -211,7 +211,7 @@ upstreams:
 sinks:
 - name: %s
   view: all
-  kubernetes: {kubeconfig: %q}
+  cluster: {kubeconfig: %q}
   mode: apply
   prune: true
   conflicts: take

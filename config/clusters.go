@@ -40,12 +40,9 @@ type Program struct {
 
 // ClusterSecrets selects Secrets of a hub. Each key is a cluster's ID, and its value a kubeconfig.
 type ClusterSecrets struct {
-	Kubeconfig string   `yaml:"kubeconfig" path:"file"`
-	Context    string   `yaml:"context"`
-	InCluster  bool     `yaml:"inCluster"`
-	AllowExec  []string `yaml:"allowExec,omitempty"` // of Kubeconfig
-	Namespace  string   `yaml:"namespace" default:"istio-system"`
-	Selector   string   `yaml:"selector" default:"istio/multiCluster=true"`
+	Cluster   Cluster `yaml:"cluster"` // the hub
+	Namespace string  `yaml:"namespace" default:"istio-system"`
+	Selector  string  `yaml:"selector" default:"istio/multiCluster=true"`
 }
 
 // hidden replaces a text that may be a secret.
@@ -75,9 +72,6 @@ type Template interface {
 	Source
 	// CheckTemplate reports mistakes in the section of a template, which has no connection.
 	CheckTemplate(c Checker, template Upstream)
-	// CheckHub reports mistakes in the kubeconfig of a hub, and in the files that the kubeconfig
-	// names.
-	CheckHub(c Checker, kubeconfig, context string, allowExec []string)
 }
 
 // ClusterPlaceholder stands for the cluster's ID in clusters[].upstream.rewrite.
@@ -164,8 +158,9 @@ func (v *validator) clusters(c *Config) {
 		}
 		v.errorIf(one.Secrets == nil, at+".secrets", "missing: name the hub whose secrets have the kubeconfigs of the clusters")
 		if s := one.Secrets; s != nil {
-			v.hub(at+".secrets", s.Kubeconfig, s.Context, s.InCluster, s.AllowExec, s.Namespace, s.Selector)
-			v.errorIf(s.Namespace == "", at+".secrets.namespace", "missing: name the namespace of the secrets")
+			v.cluster(at+".secrets.cluster", s.Cluster)
+			v.namespace(at+".secrets.namespace", s.Namespace)
+			v.selector(at+".secrets.selector", s.Selector)
 		}
 		for j, program := range one.AllowExec {
 			field := fmt.Sprintf("%s.allowExec[%d]", at, j)
@@ -206,35 +201,6 @@ func (v *validator) clusterTemplate(at string, c Clusters) {
 	example, id := u, "example"
 	example.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) // the type stays
 	v.federation(at, example)
-}
-
-// hub checks the connection to the API server of a hub.
-func (v *validator) hub(at, kubeconfig, context string, inCluster bool, allowExec []string, namespace, selector string) {
-	switch {
-	case inCluster && kubeconfig != "":
-		v.errorf(at+".inCluster", "inCluster and kubeconfig are both set: leave out one")
-	case !inCluster && kubeconfig == "":
-		v.errorf(at, "neither kubeconfig nor inCluster is set: name a kubeconfig, or set inCluster: true to use the service account of the pod")
-	case inCluster && context != "":
-		v.errorf(at+".context", "only a kubeconfig has contexts, and inCluster uses none: leave it out")
-	case inCluster && len(allowExec) > 0:
-		v.errorf(at+".allowExec", "only a kubeconfig runs programs, and inCluster uses none: leave it out")
-	}
-	v.errorIf(namespace != "" && !nameShape.MatchString(namespace), at+".namespace", "%q is not a namespace", namespace)
-	v.selector(at+".selector", selector)
-}
-
-// hubFiles checks the kubeconfigs of hubs.
-func (v *validator) hubFiles(c *Config) {
-	for i, one := range c.Clusters {
-		template, is := one.Upstream.Source.(Template)
-		if !is {
-			continue // reported
-		}
-		if s := one.Secrets; s != nil {
-			template.CheckHub(Checker{v, fmt.Sprintf("clusters[%d].secrets", i)}, s.Kubeconfig, s.Context, s.AllowExec)
-		}
-	}
 }
 
 // Warnings returns one line for each setting that is valid but probably a mistake.

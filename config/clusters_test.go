@@ -15,7 +15,7 @@ import (
 
 const clustersOnly = `clusters:
 - name: fleet
-  secrets: {inCluster: true}
+  secrets: {cluster: {inCluster: true}}
 downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 `
 
@@ -49,40 +49,40 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for fields, want := range map[string]string{
-		`secrets: {inCluster: true}, name: Fleet`: `"Fleet" is not a name: write 1 to 63 lower-case letters`,
+		`secrets: {cluster: {inCluster: true}}, name: Fleet`: `"Fleet" is not a name: write 1 to 63 lower-case letters`,
 		``:            "clusters[0].secrets: missing",
-		`secrets: {}`: "clusters[0].secrets: neither kubeconfig nor inCluster",
-		`secrets: {inCluster: true, kubeconfig: hub}`:                                              "clusters[0].secrets.inCluster: inCluster and kubeconfig are both set",
-		`secrets: {inCluster: true, context: a}`:                                                   "clusters[0].secrets.context: only a kubeconfig has contexts",
-		`secrets: {inCluster: true, allowExec: [a]}`:                                               "clusters[0].secrets.allowExec: only a kubeconfig",
-		`secrets: {inCluster: true, namespace: A}`:                                                 `clusters[0].secrets.namespace: "A" is not a namespace`,
-		`secrets: {inCluster: true, selector: "a in"}`:                                             `clusters[0].secrets.selector: "a in" is not a label selector`,
-		`secrets: {inCluster: true}, removeAfter: 1s`:                                              "clusters[0].removeAfter: 1s is out of range: 1m0s to 8760h0m0s, or never",
-		`secrets: {inCluster: true}, ignore: [a/b]`:                                                `clusters[0].ignore[0]: "a/b" is not the ID of a cluster`,
-		`secrets: {inCluster: true}, allowExec: [""]`:                                              "clusters[0].allowExec[0]: no command",
-		`secrets: {inCluster: true}, allowExec: [{args: [b]}]`:                                     "clusters[0].allowExec[0]: no command",
-		`secrets: {inCluster: true}, allowExec: [{command: a, arg: [b]}]`:                          "clusters[0].allowExec[0].arg: unknown field",
-		`secrets: {inCluster: true}, allowExec: [[a]]`:                                             "clusters[0].allowExec[0]: want a map of fields, not a list",
-		`secrets: {inCluster: true}, allowExec: [1]`:                                               "clusters[0].allowExec[0]: want a text, not",
-		`secrets: {inCluster: true}, allowExec: [a, {command: a, env: {B: c}}]`:                    "clusters[0].allowExec[1]: the same command and arguments as in allowExec[0]",
-		`secrets: {inCluster: true}, allowServers: [10.0.0.0/8, "https://a"]`:                      `clusters[0].allowServers[1]: "https://a" is neither an IP address, nor a network`,
-		`secrets: {inCluster: true}, allowServers: [10.0.0.1/8]`:                                   `clusters[0].allowServers[0]: "10.0.0.1/8" has bits after the network: write 10.0.0.0/8`,
-		`secrets: {inCluster: true}, upstream: {name: a}`:                                          "clusters[0].upstream.name: a found cluster is named after its ID",
-		`secrets: {inCluster: true}, upstream: {clusterID: a}`:                                     "clusters[0].upstream.clusterID: a found cluster has an ID",
-		`secrets: {inCluster: true}, upstream: {required: true}`:                                   "clusters[0].upstream.required: clients never wait for found clusters",
-		`secrets: {inCluster: true}, upstream: {firstSync: wait}`:                                  "clusters[0].upstream.firstSync: \"wait\": clients never wait for found clusters",
-		`secrets: {inCluster: true}, upstream: {file: {path: a}}`:                                  "clusters[0].upstream.file: found clusters are API servers",
-		`secrets: {inCluster: true}, upstream: {kubernetes: {inCluster: true}}`:                    "clusters[0].upstream.kubernetes.inCluster: found clusters bring their own connection",
-		`secrets: {inCluster: true}, upstream: {services: {mode: gateway, gateways: [192.0.2.1]}}`: "clusters[0].upstream.services.mode: \"gateway\" needs the gateways of each cluster",
-		`secrets: {inCluster: true}, upstream: {services: {mode: discover, pods: false}}`:          "",
-		`secrets: {inCluster: true}, upstream: {kubernetes: {kubeconfig: hub}}`:                    "clusters[0].upstream.kubernetes.kubeconfig: found clusters bring their own connection",
-		`secrets: {inCluster: true}, upstream: {kubernetes: {allowExec: [a]}}`:                     "clusters[0].upstream.kubernetes.allowExec: the programs of found clusters are named in clusters[].allowExec",
-		`secrets: {inCluster: true}, upstream: {kubernetes: {namespaces: [A]}}`:                    `clusters[0].upstream.kubernetes.namespaces[0]: "A" is not a namespace`,
-		`secrets: {inCluster: true}, upstream: {import: {kinds: [nothing]}}`:                       "clusters[0].upstream.import.kinds",
-		`secrets: {inCluster: true}, upstream: {rewrite: {namespacePrefix: "A-"}}`:                 "clusters[0].upstream.rewrite.namespacePrefix",
-		`secrets: {inCluster: true}, upstream: {staleness: {staleAfter: 2h, expireAfter: 1h}}`:     "clusters[0].upstream.staleness.expireAfter",
-		`secrets: {kubeconfig: hub, allowExec: [a]}, upstream: {rewrite: {namespacePrefix: "{cluster}-"}, kubernetes: {selector: a}}, allowExec: [x, {command: x, args: [y], env: {A: b}}, {command: x, args: [z]}], allowServers: [10.0.0.0/8, "::1", "*.example.com"]`: "",
-		`secrets: {inCluster: true}, removeAfter: never`: "",
+		`secrets: {}`: "clusters[0].secrets.cluster: neither kubeconfig nor inCluster",
+		`secrets: {cluster: {inCluster: true, kubeconfig: hub}}`:                                              "clusters[0].secrets.cluster.inCluster: inCluster and kubeconfig are both set",
+		`secrets: {cluster: {inCluster: true, context: a}}`:                                                   "clusters[0].secrets.cluster.context: only a kubeconfig has contexts",
+		`secrets: {cluster: {inCluster: true, allowExec: [a]}}`:                                               "clusters[0].secrets.cluster.allowExec: only a kubeconfig",
+		`secrets: {cluster: {inCluster: true}, namespace: A}`:                                                 `clusters[0].secrets.namespace: "A" is not a namespace`,
+		`secrets: {cluster: {inCluster: true}, selector: "a in"}`:                                             `clusters[0].secrets.selector: "a in" is not a label selector`,
+		`secrets: {cluster: {inCluster: true}}, removeAfter: 1s`:                                              "clusters[0].removeAfter: 1s is out of range: 1m0s to 8760h0m0s, or never",
+		`secrets: {cluster: {inCluster: true}}, ignore: [a/b]`:                                                `clusters[0].ignore[0]: "a/b" is not the ID of a cluster`,
+		`secrets: {cluster: {inCluster: true}}, allowExec: [""]`:                                              "clusters[0].allowExec[0]: no command",
+		`secrets: {cluster: {inCluster: true}}, allowExec: [{args: [b]}]`:                                     "clusters[0].allowExec[0]: no command",
+		`secrets: {cluster: {inCluster: true}}, allowExec: [{command: a, arg: [b]}]`:                          "clusters[0].allowExec[0].arg: unknown field",
+		`secrets: {cluster: {inCluster: true}}, allowExec: [[a]]`:                                             "clusters[0].allowExec[0]: want a map of fields, not a list",
+		`secrets: {cluster: {inCluster: true}}, allowExec: [1]`:                                               "clusters[0].allowExec[0]: want a text, not",
+		`secrets: {cluster: {inCluster: true}}, allowExec: [a, {command: a, env: {B: c}}]`:                    "clusters[0].allowExec[1]: the same command and arguments as in allowExec[0]",
+		`secrets: {cluster: {inCluster: true}}, allowServers: [10.0.0.0/8, "https://a"]`:                      `clusters[0].allowServers[1]: "https://a" is neither an IP address, nor a network`,
+		`secrets: {cluster: {inCluster: true}}, allowServers: [10.0.0.1/8]`:                                   `clusters[0].allowServers[0]: "10.0.0.1/8" has bits after the network: write 10.0.0.0/8`,
+		`secrets: {cluster: {inCluster: true}}, upstream: {name: a}`:                                          "clusters[0].upstream.name: a found cluster is named after its ID",
+		`secrets: {cluster: {inCluster: true}}, upstream: {clusterID: a}`:                                     "clusters[0].upstream.clusterID: a found cluster has an ID",
+		`secrets: {cluster: {inCluster: true}}, upstream: {required: true}`:                                   "clusters[0].upstream.required: clients never wait for found clusters",
+		`secrets: {cluster: {inCluster: true}}, upstream: {firstSync: wait}`:                                  "clusters[0].upstream.firstSync: \"wait\": clients never wait for found clusters",
+		`secrets: {cluster: {inCluster: true}}, upstream: {file: {path: a}}`:                                  "clusters[0].upstream.file: found clusters are API servers",
+		`secrets: {cluster: {inCluster: true}}, upstream: {kubernetes: {cluster: {inCluster: true}}}`:         "clusters[0].upstream.kubernetes.cluster: found clusters bring their own connection",
+		`secrets: {cluster: {inCluster: true}}, upstream: {services: {mode: gateway, gateways: [192.0.2.1]}}`: "clusters[0].upstream.services.mode: \"gateway\" needs the gateways of each cluster",
+		`secrets: {cluster: {inCluster: true}}, upstream: {services: {mode: discover, pods: false}}`:          "",
+		`secrets: {cluster: {inCluster: true}}, upstream: {kubernetes: {cluster: {kubeconfig: hub}}}`:         "clusters[0].upstream.kubernetes.cluster: found clusters bring their own connection",
+		`secrets: {cluster: {inCluster: true}}, upstream: {kubernetes: {cluster: {allowExec: [a]}}}`:          "clusters[0].upstream.kubernetes.cluster: found clusters bring their own connection, and clusters[].allowExec names their programs: leave it out",
+		`secrets: {cluster: {inCluster: true}}, upstream: {kubernetes: {namespaces: [A]}}`:                    `clusters[0].upstream.kubernetes.namespaces[0]: "A" is not a namespace`,
+		`secrets: {cluster: {inCluster: true}}, upstream: {import: {kinds: [nothing]}}`:                       "clusters[0].upstream.import.kinds",
+		`secrets: {cluster: {inCluster: true}}, upstream: {rewrite: {namespacePrefix: "A-"}}`:                 "clusters[0].upstream.rewrite.namespacePrefix",
+		`secrets: {cluster: {inCluster: true}}, upstream: {staleness: {staleAfter: 2h, expireAfter: 1h}}`:     "clusters[0].upstream.staleness.expireAfter",
+		`secrets: {cluster: {kubeconfig: hub, allowExec: [a]}}, upstream: {rewrite: {namespacePrefix: "{cluster}-"}, kubernetes: {selector: a}}, allowExec: [x, {command: x, args: [y], env: {A: b}}, {command: x, args: [z]}], allowServers: [10.0.0.0/8, "::1", "*.example.com"]`: "",
+		`secrets: {cluster: {inCluster: true}}, removeAfter: never`: "",
 	} {
 		name := "name: fleet"
 		if strings.Contains(fields, "name: Fleet") {
@@ -97,7 +97,7 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 			t.Errorf("%s: %v, want %s", fields, err, want)
 		}
 	}
-	_, err := parse("relay.yaml", []byte("clusters:\n- {name: a, secrets: {inCluster: true}}\n- {name: a, secrets: {inCluster: true}}\n"+clustersOnly[strings.Index(clustersOnly, "downstream"):]))
+	_, err := parse("relay.yaml", []byte("clusters:\n- {name: a, secrets: {cluster: {inCluster: true}}}\n- {name: a, secrets: {cluster: {inCluster: true}}}\n"+clustersOnly[strings.Index(clustersOnly, "downstream"):]))
 	if err == nil || !strings.Contains(err.Error(), `3: clusters[1].name: "a" is the name of clusters[0] already`) {
 		t.Error(err)
 	}
@@ -122,10 +122,10 @@ current-context: hub
 	good := write("good", kubeconfig)
 	bad := write("bad", strings.ReplaceAll(kubeconfig, "https:", "http:"))
 	for fields, want := range map[string]string{
-		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken]}`, good):                "",
-		fmt.Sprintf(`secrets: {kubeconfig: %q}`, good):                                       `clusters[0].secrets.kubeconfig: FILE: user "relay" runs the program "getToken"`,
-		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken], context: east}`, good): `clusters[0].secrets.kubeconfig: FILE: context "east" does not exist`,
-		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken]}`, bad):                 `clusters[0].secrets.kubeconfig: FILE: cluster "hub": the server does not begin with https://`,
+		fmt.Sprintf(`secrets: {cluster: {kubeconfig: %q, allowExec: [getToken]}}`, good):                "",
+		fmt.Sprintf(`secrets: {cluster: {kubeconfig: %q}}`, good):                                       `clusters[0].secrets.cluster.kubeconfig: FILE: user "relay" runs the program "getToken"`,
+		fmt.Sprintf(`secrets: {cluster: {kubeconfig: %q, allowExec: [getToken], context: east}}`, good): `clusters[0].secrets.cluster.kubeconfig: FILE: context "east" does not exist`,
+		fmt.Sprintf(`secrets: {cluster: {kubeconfig: %q, allowExec: [getToken]}}`, bad):                 `clusters[0].secrets.cluster.kubeconfig: FILE: cluster "hub": the server does not begin with https://`,
 	} {
 		path := write("relay.yaml", "clusters:\n- name: fleet\n  "+fields+"\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n")
 		want = strings.Replace(want, "FILE", map[bool]string{true: bad, false: good}[strings.Contains(fields, bad)], 1)
@@ -139,7 +139,7 @@ current-context: hub
 }
 
 func TestATemplateBecomesTheUpstreamOfACluster(t *testing.T) {
-	c, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", `true}
+	c, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}}\n", `true}}
   upstream:
     rewrite: {namespacePrefix: "{cluster}-", labels: {set: {cluster: "{cluster}"}}}
     guard: {percent: 50}
@@ -170,7 +170,7 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 	}
 	const istiod = `xds: {addresses: ["a:1"], plaintext: true}`
 	for second, want := range map[string]bool{
-		"east, kubernetes: {inCluster: true}": true, "west, kubernetes: {inCluster: true}": false,
+		"east, kubernetes: {cluster: {inCluster: true}}": true, "west, kubernetes: {cluster: {inCluster: true}}": false,
 		"east, " + istiod: false, "east, file: {path: a}": false,
 	} {
 		c, err := parse("relay.yaml", []byte(text(istiod, second)))
@@ -186,10 +186,10 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 
 func TestProgramsWithoutServersAreWarnedOf(t *testing.T) {
 	for fields, want := range map[string]bool{
-		`secrets: {inCluster: true}`:                                             false,
-		`secrets: {kubeconfig: hub, allowExec: [x]}`:                             false,
-		`secrets: {inCluster: true}, allowExec: [x]`:                             true,
-		`secrets: {inCluster: true}, allowExec: [x], allowServers: [10.0.0.0/8]`: false,
+		`secrets: {cluster: {inCluster: true}}`:                                             false,
+		`secrets: {cluster: {kubeconfig: hub, allowExec: [x]}}`:                             false,
+		`secrets: {cluster: {inCluster: true}}, allowExec: [x]`:                             true,
+		`secrets: {cluster: {inCluster: true}}, allowExec: [x], allowServers: [10.0.0.0/8]`: false,
 	} {
 		c, err := parse("relay.yaml", []byte(fmt.Sprintf("clusters:\n- {name: fleet, %s}\n", fields)+clustersOnly[strings.Index(clustersOnly, "downstream"):]))
 		if err != nil {
@@ -203,7 +203,7 @@ func TestProgramsWithoutServersAreWarnedOf(t *testing.T) {
 }
 
 func TestAProgramMayBeACommandAlone(t *testing.T) {
-	c, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", "true}\n  allowExec: [a, {command: b, args: [c], env: {D: e}}]\n", 1)))
+	c, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}}\n", "true}}\n  allowExec: [a, {command: b, args: [c], env: {D: e}}]\n", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestChangesOfClustersAreNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", "true}\n  removeAfter: 5h\n- {name: other, secrets: {inCluster: true}}\n", 1)))
+	next, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}}\n", "true}}\n  removeAfter: 5h\n- {name: other, secrets: {cluster: {inCluster: true}}}\n", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestChangesOfClustersAreNamed(t *testing.T) {
 func TestAShownConfigHasNoTextOfPrograms(t *testing.T) {
 	c, err := parse("relay.yaml", []byte(`clusters:
 - name: fleet
-  secrets: {inCluster: true}
+  secrets: {cluster: {inCluster: true}}
   allowExec: [{command: other, args: [--client-secret, canary], env: {AZURE_KEY: canary}}]
 downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 `))
@@ -258,7 +258,7 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 
 func TestAFoundClusterMayBringServicesUnlessItsImportSaysOtherwise(t *testing.T) {
 	with := func(fields string) string {
-		return strings.Replace(clustersOnly, "true}\n", "true}\n  upstream:\n    import: {"+fields+"}\n", 1)
+		return strings.Replace(clustersOnly, "true}}\n", "true}}\n  upstream:\n    import: {"+fields+"}\n", 1)
 	}
 	for fields, want := range map[string]string{"": "services", "profile: routing": "routing"} {
 		c, err := parse("relay.yaml", []byte(with(fields)))

@@ -28,7 +28,7 @@ type Config struct {
 	Push       Push       `yaml:"push"`
 	Admin      Admin      `yaml:"admin"`
 	State      State      `yaml:"state"`
-	Replicas   Replicas   `yaml:"replicas,omitempty"`
+	Replicas   *Replicas  `yaml:"replicas,omitempty"` // nil: the relay is alone
 	Log        Log        `yaml:"log"`
 }
 

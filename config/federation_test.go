@@ -72,13 +72,13 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 			"7: upstreams[0].services.gateways[0]: ", "7: upstreams[0].services.gateways[1]: "}},
 		{"exportTo of nothing", "  rewrite: {exportTo: []}\n", []string{"7: upstreams[0].rewrite.exportTo: empty, which would export everything"}},
 		{"services of files", "- {name: f, file: {path: x}, services: {mode: asIs}}\n", []string{`7: upstreams[1].services.mode: "asIs" is only for xds upstreams and API servers`}},
-		{"services of API servers", "- {name: k, kubernetes: {inCluster: true}, services: {mode: asIs, pods: true, selector: a}}\n- name: l\n  kubernetes: {inCluster: true}\n  import: {kinds: [se]}\n  services: {mode: discover, selector: a in, pods: false}\n- name: m\n  kubernetes: {inCluster: true}\n  import: {kinds: [vs]}\n  services: {mode: gateway, gateways: [192.0.2.1], pods: false}\n", []string{
+		{"services of API servers", "- {name: k, kubernetes: {cluster: {inCluster: true}}, services: {mode: asIs, pods: true, selector: a}}\n- name: l\n  kubernetes: {cluster: {inCluster: true}}\n  import: {kinds: [se]}\n  services: {mode: discover, selector: a in, pods: false}\n- name: m\n  kubernetes: {cluster: {inCluster: true}}\n  import: {kinds: [vs]}\n  services: {mode: gateway, gateways: [192.0.2.1], pods: false}\n", []string{
 			`7: upstreams[1].services.mode: "asIs" passes on what an istiod tells`, "7: upstreams[1].services.pods: only for API servers with mode: discover",
 			`11: upstreams[2].services.selector: "a in" is not a label selector`,
 			"15: upstreams[3].services.mode: services become ServiceEntries, and import leaves those out", "15: upstreams[3].services.pods: only for API servers with mode: discover"}},
 		{"labels of services that an istiod does not tell", "  services: {mode: discover, selector: a, pods: false}\n", []string{
 			"7: upstreams[0].services.selector: only for the services of API servers", "7: upstreams[0].services.pods: only for API servers with mode: discover"}},
-		{"HBONE of pods that are not read", "  services: {mode: discover, ambient: hbone}\n- {name: k, kubernetes: {inCluster: true}, services: {mode: discover, pods: false, ambient: hbone}}\n- {name: l, kubernetes: {inCluster: true}, services: {mode: discover, ambient: on}}\n", []string{
+		{"HBONE of pods that are not read", "  services: {mode: discover, ambient: hbone}\n- {name: k, kubernetes: {cluster: {inCluster: true}}, services: {mode: discover, pods: false, ambient: hbone}}\n- {name: l, kubernetes: {cluster: {inCluster: true}}, services: {mode: discover, ambient: on}}\n", []string{
 			"7: upstreams[0].services.ambient: only for API servers with mode: discover", "8: upstreams[1].services.ambient: only for API servers", `9: upstreams[2].services.ambient: "on": want one of hbone`}},
 		{"merge", "merge:\n- {policy: oldest}\n- {kinds: [vs], policy: union}\n- {kinds: [vs, nonsense]}\n- {policy: newest}\n- {}\n", []string{
 			`8: merge[0].policy: "oldest": want one of first, newest, reject, union, unionByHost`,

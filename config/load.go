@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -191,14 +192,18 @@ func Check(path string, sources ...Source) (*Config, error) {
 			v.pair(path, certificate, file)
 		}
 	})
-	for i, u := range c.Upstreams {
-		if files, ok := u.Source.(interface{ CheckFiles(Checker) }); ok {
-			files.CheckFiles(Checker{v, fmt.Sprintf("upstreams[%d].%s", i, u.Source.Kind())})
-		}
-	}
-	v.hubFiles(c)
-	v.sinkFiles(c)
+	v.kubeconfigs(c)
 	return c, v.err()
+}
+
+// kubeconfigs reads the kubeconfigs, and the files that they name.
+func (v *validator) kubeconfigs(c *Config) {
+	i := slices.IndexFunc(v.sources, func(s Source) bool { _, is := s.(Connector); return is })
+	eachField("", reflect.ValueOf(c), func(path string, _ reflect.StructField, value reflect.Value) {
+		if cluster, is := value.Interface().(Cluster); i >= 0 && is && cluster.Kubeconfig != "" {
+			v.errorOf(path+".kubeconfig", v.sources[i].(Connector).CheckCluster(cluster))
+		}
+	})
 }
 
 // pair reports a mistake in a certificate or its key, in the field that has the mistake.

@@ -14,8 +14,8 @@ const (
 // Sink writes the resources of a view into a cluster.
 type Sink struct {
 	// Name is unique. It is in labels and names of objects of the cluster.
-	Name       string  `yaml:"name"`
-	Kubernetes Cluster `yaml:"kubernetes"`
+	Name    string  `yaml:"name"`
+	Cluster Cluster `yaml:"cluster"`
 	// ClusterUID is the UID of the namespace kube-system of the cluster. Empty: that of the first one that the sink wrote into.
 	ClusterUID string `yaml:"clusterUID"`
 	// Namespace has the Lease of the sink.
@@ -59,25 +59,14 @@ func (v *validator) sinks(c *Config) {
 		if n := slices.IndexFunc(c.Sinks[:i], func(o Sink) bool { return o.Name == s.Name }); n >= 0 {
 			v.errorf(at+".name", "%q is the name of sinks[%d] already: names must differ", s.Name, n)
 		}
-		k := s.Kubernetes
-		v.hub(at+".kubernetes", k.Kubeconfig, k.Context, k.InCluster, k.AllowExec, "", "")
+		v.cluster(at+".cluster", s.Cluster)
 		v.errorIf(s.ClusterUID != "" && (!nameShape.MatchString(s.ClusterUID) || len(s.ClusterUID) > 128), at+".clusterUID", "%.130q is not the UID of a cluster: kubectl get namespace kube-system -o jsonpath='{.metadata.uid}' prints it", s.ClusterUID)
-		v.errorIf(!nameShape.MatchString(s.Namespace), at+".namespace", "%q is not a namespace", s.Namespace)
+		v.namespace(at+".namespace", s.Namespace)
 		switch known := slices.ContainsFunc(c.Views, func(w View) bool { return w.Name == s.View }); {
 		case s.View == "":
 			v.errorf(at+".view", "missing: name the view whose resources the sink writes")
 		case !known:
 			v.errorf(at+".view", "there is no view %q: add it to views", s.View)
-		}
-	}
-}
-
-// sinkFiles checks the kubeconfigs of sinks.
-func (v *validator) sinkFiles(c *Config) {
-	i := slices.IndexFunc(v.sources, func(s Source) bool { _, is := s.(Template); return is })
-	for n, s := range c.Sinks {
-		if k := s.Kubernetes; i >= 0 && k.Kubeconfig != "" {
-			v.sources[i].(Template).CheckHub(Checker{v, fmt.Sprintf("sinks[%d].kubernetes", n)}, k.Kubeconfig, k.Context, k.AllowExec)
 		}
 	}
 }

@@ -2,9 +2,7 @@ package config
 
 // Source is the section of an upstream that says where its resources come from: a pointer to a
 // struct with the tags of this package (fields.go). Each kind of source has its own type. A section
-// that reads all resources of a cluster, of every revision, has the method OfCluster() bool. A
-// section that names files may have CheckFiles(Checker), which the function Check calls: it reads
-// the files, and connects to nothing.
+// that reads all resources of a cluster, of every revision, has the method OfCluster() bool.
 type Source interface {
 	// Kind returns the name of the section. It is the same for all values of one Go type.
 	Kind() string
@@ -37,6 +35,9 @@ func (c Checker) Errorf(field, format string, args ...any) {
 
 // Reported reports whether a field has a mistake.
 func (c Checker) Reported(field string) bool { return c.v.reported(join(c.at, field)) }
+
+// Cluster reports mistakes in the connection to an API server.
+func (c Checker) Cluster(field string, cluster Cluster) { c.v.cluster(join(c.at, field), cluster) }
 
 // Address reports an address that is not a host:port to connect to.
 func (c Checker) Address(field, address string) { c.v.address(join(c.at, field), address, 1) }

@@ -130,7 +130,7 @@ func (v *validator) line(field string) int {
 
 func (v *validator) config(c *Config) {
 	v.errorIf(net.ParseIP(c.Node.IP) == nil, "node", "the address of the relay, $INSTANCE_IP or $POD_IP, is %q, and not an IP address", c.Node.IP)
-	v.errorIf(!nameShape.MatchString(c.Node.Namespace), "node.namespace", "%q is not a namespace", c.Node.Namespace)
+	v.namespace("node.namespace", c.Node.Namespace)
 	v.id("node.id", c.Node.ID)
 	v.id("node.clusterID", c.Node.ClusterID)
 	v.errorIf(c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision), "node.revision", "%q is not a revision: write it as in the label istio.io/rev", c.Node.Revision)
@@ -222,6 +222,10 @@ func onLoopback(address string) bool {
 // id reports a text that is neither empty nor a valid ID of a relay, a cluster or a network.
 func (v *validator) id(field, text string) {
 	v.errorIf(text != "" && !idShape.MatchString(text), field, "%q is not an ID: write 1 to 253 letters, digits, dots, dashes and underscores", text)
+}
+
+func (v *validator) namespace(field, text string) {
+	v.errorIf(!nameShape.MatchString(text), field, "%q is not a namespace", text)
 }
 
 // label reports a text that is not a valid name of an upstream or a view.

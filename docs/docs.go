@@ -14,22 +14,33 @@ var reference string
 //go:embed runbooks/*.md
 var runbooks embed.FS
 
-// row is a row of the reference: field, type, default, range and meaning.
+// row is a row of the reference: field, type, default, range, and meaning.
 var row = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|(.*)\\|(.*)\\|(.*)\\|(.*)\\|$")
 
 // link is a link of Markdown.
 var link = regexp.MustCompile(`\[([^\]]+)\]\([^)]+\)`)
 
 // Fields returns the meaning of each field of the config file as plain text, by the path of the field. It
-// reads configuration.md.
+// reads configuration.md, which has the fields of a block "cluster" once.
 func Fields() map[string]string {
-	all := map[string]string{}
+	all, shared, blocks := map[string]string{}, map[string]string{}, []string{}
 	for _, m := range row.FindAllStringSubmatch(reference, -1) {
 		text := strings.TrimSpace(m[5])
 		if bounds := strings.TrimSpace(m[4]); bounds != "" && text != "" {
 			text += " Range: " + bounds + "."
 		}
-		all[m[1]] = strings.ReplaceAll(link.ReplaceAllString(text, "$1"), "`", "")
+		in := all
+		if strings.HasPrefix(m[1], "cluster.") {
+			in = shared
+		} else if strings.HasSuffix(m[1], ".cluster") && strings.TrimSpace(m[2]) == "map" {
+			blocks = append(blocks, strings.TrimSuffix(m[1], "cluster"))
+		}
+		in[m[1]] = strings.ReplaceAll(link.ReplaceAllString(text, "$1"), "`", "")
+	}
+	for _, at := range blocks {
+		for field, text := range shared {
+			all[at+field] = text
+		}
 	}
 	return all
 }

@@ -21,7 +21,7 @@ func TestWhatAnAPIServerLosesStays_K4(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	k.readerKubeconfig(kubeconfig)
 	r := relayOf(t, "reader", fmt.Sprintf(`upstreams:
-- {name: east, kubernetes: {kubeconfig: %q}}
+- {name: east, kubernetes: {cluster: {kubeconfig: %q}}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, kubeconfig)).start().ready()
 	follower := dial(t, r.xds).follow("networking.istio.io/v1/ServiceEntry", nil)

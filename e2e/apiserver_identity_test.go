@@ -71,7 +71,7 @@ func TestATokenThatExpiresRemovesNothing_K4(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	k.readerKubeconfig(kubeconfig)
 	r := relayOf(t, "reader", fmt.Sprintf(`upstreams:
-- {name: east, kubernetes: {kubeconfig: %q}}
+- {name: east, kubernetes: {cluster: {kubeconfig: %q}}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, kubeconfig))
 	// The token lasts until the relay has started, and everything is mirrored: if need be, the next one lasts for longer.
@@ -174,7 +174,7 @@ func TestTheRoleOfAHubLetsTheRelayFindClustersAndNothingElse_K9(t *testing.T) {
 	hub := filepath.Join(dir, "hub.kubeconfig")
 	k.tokenKubeconfig(hub, k.token("istio-system", "relay"))
 	r := relayOf(t, "relay", fmt.Sprintf(`clusters:
-- {name: fleet, secrets: {kubeconfig: %[1]q}, allowServers: [127.0.0.0/8]}
+- {name: fleet, secrets: {cluster: {kubeconfig: %[1]q}}, allowServers: [127.0.0.0/8]}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, hub)).start().ready()
 	shows := func(what string, texts ...string) {
@@ -243,7 +243,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: relay}, subject
 	role("shop")
 	role("pay")
 	config := fmt.Sprintf(`upstreams:
-- {name: east, kubernetes: {kubeconfig: %q, namespaces: [shop, pay]}, guard: {percent: 100}}
+- {name: east, kubernetes: {cluster: {kubeconfig: %q}, namespaces: [shop, pay]}, guard: {percent: 100}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.relayKubeconfig())
 	r := relayOf(t, "reader", config).start().ready()

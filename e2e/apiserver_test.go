@@ -76,8 +76,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: relay-so
 	west.entry("shop/both", "second.example")
 
 	hub := relayOf(t, "hub", fmt.Sprintf(`upstreams:
-- {name: east, kubernetes: {kubeconfig: %q}}
-- {name: west, kubernetes: {kubeconfig: %q}}
+- {name: east, kubernetes: {cluster: {kubeconfig: %q}}}
+- {name: west, kubernetes: {cluster: {kubeconfig: %q}}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, east.kubeconfig, west.relayKubeconfig())).start().ready()
 	leaf := newRelay(t, "leaf", []string{"hub=" + hub.xds}).start().ready()
@@ -186,7 +186,7 @@ func namespacesAreChosen(t *testing.T, k *kubernetes) {
 	label("shop", "on")
 	label("pay", "off")
 	hub := relayOf(t, "hub", fmt.Sprintf(`upstreams:
-- {name: cluster, kubernetes: {kubeconfig: %q, discoverySelectors: [mesh=on]}, guard: {percent: 100}}
+- {name: cluster, kubernetes: {cluster: {kubeconfig: %q}, discoverySelectors: [mesh=on]}, guard: {percent: 100}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.kubeconfig)).start().ready()
 	serves := func(what string, want ...string) {

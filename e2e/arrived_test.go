@@ -21,7 +21,7 @@ func TestAConditionTellsWhoAppliesThatItHasArrived(t *testing.T) {
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: relay-status}, subjects: [{kind: User, name: relay, apiGroup: rbac.authorization.k8s.io}]}`)
 	k.entry("shop/a", "a.example")
 	hub := relayOf(t, "hub", fmt.Sprintf(`upstreams:
-- {name: reported, kubernetes: {kubeconfig: %q, status: meshrelay.io/Distributed}}
+- {name: reported, kubernetes: {cluster: {kubeconfig: %q}, status: meshrelay.io/Distributed}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.relayKubeconfig())).start().ready()
 	newRelay(t, "leaf", []string{"hub=" + hub.xds}).start().ready()

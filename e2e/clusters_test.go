@@ -37,7 +37,7 @@ func TestClustersOfRemoteSecretsAreFollowed(t *testing.T) {
 	east.entry("shop/a", "a.example")
 	r := relayOf(t, "relay", fmt.Sprintf(`clusters:
 - name: fleet
-  secrets: {kubeconfig: %q}
+  secrets: {cluster: {kubeconfig: %q}}
   allowServers: [127.0.0.0/8]
   upstream: {rewrite: {labels: {set: {found-in: "{cluster}"}}}}
 state: {dir: DIR/state}

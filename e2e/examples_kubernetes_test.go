@@ -122,7 +122,7 @@ func (k *kubernetes) letsReadAndNothingElse(t *testing.T, account string) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	k.tokenKubeconfig(kubeconfig, k.token("istio-system", account))
 	r := relayOf(t, "reader", fmt.Sprintf(`upstreams:
-- {name: east, kubernetes: {kubeconfig: %q}}
+- {name: east, kubernetes: {cluster: {kubeconfig: %q}}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, kubeconfig)).start().ready()
 	out, code := r.command("upstreams", "east")

@@ -80,7 +80,7 @@ func TestGatewayAPIObjectsPassToRelaysToolsAndFiles_K1(t *testing.T) {
 		t.Fatal(err)
 	}
 	hub := relayOf(t, "hub", fmt.Sprintf(`upstreams:
-- {name: east, kubernetes: {kubeconfig: %q}}
+- {name: east, kubernetes: {cluster: {kubeconfig: %q}}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.kubeconfig)).start().ready()
 	leaf := relayOf(t, "leaf", fmt.Sprintf(`upstreams:

@@ -180,7 +180,7 @@ func TestIngressesAreConvertedAsALiveIstiodDoes(t *testing.T) {
 	k.apply("{apiVersion: v1, kind: ConfigMap, metadata: {namespace: istio-system, name: istio}, data: {mesh: " + encode(t, string(mesh)+"ingressControllerMode: DEFAULT\n") + "}}")
 	i.start().ready()
 	hub := relayOf(t, "hub", fmt.Sprintf(`upstreams:
-- {name: cluster, kubernetes: {kubeconfig: %q, ingress: {mode: mesh, names: "1.23"}}, guard: {percent: 100}}
+- {name: cluster, kubernetes: {cluster: {kubeconfig: %q}, ingress: {mode: mesh, names: "1.23"}}, guard: {percent: 100}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.kubeconfig)).start().ready()
 	leaf := relayOf(t, "leaf", fmt.Sprintf(`upstreams:
@@ -250,7 +250,7 @@ func TestAnIngressControllerAndTheRelayHaveEachRouteOnce_K13(t *testing.T) {
 		"current": slices.Concat(once[:1], once), // the name of rules without a host is another one
 	} {
 		hub := relayOf(t, "hub", fmt.Sprintf(`upstreams:
-- {name: cluster, kubernetes: {kubeconfig: %q, ingress: {mode: default, names: %q}}}
+- {name: cluster, kubernetes: {cluster: {kubeconfig: %q}, ingress: {mode: default, names: %q}}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.kubeconfig, names)).start().ready()
 		i := newKubernetesIstiod(t, k, eastNetwork, hub.xds)

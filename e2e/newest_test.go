@@ -179,7 +179,7 @@ func TestAllocatedAddressesReachOtherClusters(t *testing.T) {
   hosts: [%s.example], ports: [{number: 3306, name: tcp, protocol: TCP}], resolution: STATIC, endpoints: [{address: 10.9.0.%d}]}}`, name, name, n+1))
 	}
 	home := newNativeIstiod(t, k).newest().start().ready()
-	r := newRelayOf(t, "hub", fmt.Sprintf("upstreams:\n- {name: east, kubernetes: {kubeconfig: %q}}\n", k.kubeconfig)).start().ready()
+	r := newRelayOf(t, "hub", fmt.Sprintf("upstreams:\n- {name: east, kubernetes: {cluster: {kubeconfig: %q}}}\n", k.kubeconfig)).start().ready()
 	far := newIstiod(t, "far", r.xds).newest().start().ready()
 
 	listeners := func(i *istiod, capturesDNS bool) (map[string]proto.Message, error) {

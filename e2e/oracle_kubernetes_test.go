@@ -354,7 +354,7 @@ func TestKubernetesIsServedAsAnIstiodServesIt_K10(t *testing.T) {
 	i.env = append(i.env, "REVISION="+oracleRevision)
 	i.start().ready()
 	r := relayOf(t, "oracle", fmt.Sprintf(`upstreams:
-- {name: east, kubernetes: {kubeconfig: %q}, import: {revision: %s}, rewrite: {shortHosts: keep}, guard: {percent: 100}}
+- {name: east, kubernetes: {cluster: {kubeconfig: %q}}, import: {revision: %s}, rewrite: {shortHosts: keep}, guard: {percent: 100}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.kubeconfig, oracleRevision)).start().ready()
 	native, relayed := dial(t, i.grpc), dial(t, r.xds)
@@ -420,8 +420,8 @@ func TestAPIServersAreFederatedForEnvoys_C23(t *testing.T) {
 	o := newOracle(t, fixedProxies...)
 	o.mark = clusters[0].apply
 	o.feed("two API servers", relayOf(t, "hub", fmt.Sprintf(`upstreams:
-- {name: east, kubernetes: {kubeconfig: %q}}
-- {name: west, kubernetes: {kubeconfig: %q}}
+- {name: east, kubernetes: {cluster: {kubeconfig: %q}}}
+- {name: west, kubernetes: {cluster: {kubeconfig: %q}}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, clusters[0].kubeconfig, clusters[1].kubeconfig)).start())
 	o.same("halves", set)

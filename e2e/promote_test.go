@@ -253,7 +253,7 @@ func TestASinkWritesNothingFromPromoteToAdopt(t *testing.T) {
 	r := relayOf(t, "relay", fmt.Sprintf(`upstreams:
 - {name: shop, file: {path: %q}}
 views: [{name: all}]
-sinks: [{name: dr, view: all, mode: apply, writesPerSecond: 1000, kubernetes: {kubeconfig: %q}}]
+sinks: [{name: dr, view: all, mode: apply, writesPerSecond: 1000, cluster: {kubeconfig: %q}}]
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, source, k.kubeconfig)).start().ready()
 	has := func(host string) {

@@ -52,7 +52,7 @@ spec: {hosts: [entry-%02[1]d.example], location: MESH_EXTERNAL, ports: [{number:
 - {name: east, file: {path: %q}, guard: {percent: 30, count: 3, holdFor: forever}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 state: {dir: DIR/state}
-replicas: {kubernetes: {kubeconfig: %q, namespace: mesh}}
+replicas: {cluster: {kubeconfig: %q}, namespace: mesh}
 `, dir, kubeconfig)).start()
 		relays, dirs = append(relays, r), append(dirs, dir)
 	}

@@ -260,7 +260,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 }
 
 func fromAPIServer(k *kubernetes) string {
-	return fmt.Sprintf("kubernetes: {kubeconfig: %q}", k.kubeconfig)
+	return fmt.Sprintf("kubernetes: {cluster: {kubeconfig: %q}}", k.kubeconfig)
 }
 
 func fromIstiod(i *istiod) string {

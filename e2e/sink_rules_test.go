@@ -70,7 +70,7 @@ func (s *site) another(name, settings string) *relay {
 provenance: {relay: site}
 state: {dir: DIR/state}
 views: [{name: all, default: true}]
-sinks: [{name: %s, view: all, prune: true, writesPerSecond: 1000, kubernetes: {kubeconfig: %q}%s}]
+sinks: [{name: %s, view: all, prune: true, writesPerSecond: 1000, cluster: {kubeconfig: %q}%s}]
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, s.dir, s.sink, s.k.kubeconfig, settings)).start().ready()
 }

@@ -99,7 +99,7 @@ func TestASinkKeepsARealCluster(t *testing.T) {
 	config := func(settings string) string {
 		return fmt.Sprintf(`upstreams: [{name: files, file: {path: %q}}]
 views: [{name: all}]
-sinks: [{name: dr, view: all, mode: apply, prune: true, guard: {count: 2, percent: 5}, writesPerSecond: 1000, kubernetes: {kubeconfig: %q}%s}]
+sinks: [{name: dr, view: all, mode: apply, prune: true, guard: {count: 2, percent: 5}, writesPerSecond: 1000, cluster: {kubeconfig: %q}%s}]
 state: {dir: %q}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, dir, k.kubeconfig, settings, filepath.Join(t.TempDir(), "state"))

@@ -94,7 +94,7 @@ func TestToolsChangeObjectsOfAPromotedSite(t *testing.T) {
 	r := relayOf(t, "relay", fmt.Sprintf(`upstreams:
 - {name: primary, file: {path: %q}}
 views: [{name: all}]
-sinks: [{name: dr, view: all, mode: apply, prune: true, conflicts: take, writesPerSecond: 1000, kubernetes: {kubeconfig: %q}}]
+sinks: [{name: dr, view: all, mode: apply, prune: true, conflicts: take, writesPerSecond: 1000, cluster: {kubeconfig: %q}}]
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, dir, k.kubeconfig)).start().ready()
 	becomes := func(what string, is func(s sinkStatus) bool) {

@@ -42,10 +42,10 @@ func TestTheIstiodOfASiteGivesItsProxiesWhatThatOfThePrimaryGave(t *testing.T) {
 		}
 	}
 	r := relayOf(t, "sites", fmt.Sprintf(`upstreams:
-- {name: primary, kubernetes: {kubeconfig: %q}}
+- {name: primary, kubernetes: {cluster: {kubeconfig: %q}}}
 views: [{name: all, default: true}]
 sinks:
-- {name: site, kubernetes: {kubeconfig: %q}, view: all, mode: apply, prune: true, createNamespaces: true, writesPerSecond: 1000}
+- {name: site, cluster: {kubeconfig: %q}, view: all, mode: apply, prune: true, createNamespaces: true, writesPerSecond: 1000}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, primary.kubeconfig, site.kubeconfig)).start().ready()
 

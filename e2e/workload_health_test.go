@@ -46,7 +46,7 @@ location: MESH_INTERNAL, resolution: STATIC, ports: [{number: 80, name: http, pr
 	}
 	native := newNativeIstiod(t, k).inOracle().start().ready()
 	r := relayOf(t, "hub", fmt.Sprintf(`upstreams:
-- {name: east, kubernetes: {kubeconfig: %q}, guard: {percent: 100}}
+- {name: east, kubernetes: {cluster: {kubeconfig: %q}}, guard: {percent: 100}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.kubeconfig)).start().ready()
 	fed := newIstiod(t, "fed", r.xds).inOracle().start().ready()

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"meshrelay/config"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -25,7 +26,7 @@ func inCluster(t *testing.T, f func(t *testing.T, s *fakekube.Server, c *ConfigM
 		s.Define("", "ConfigMap", "configmaps", "v1")
 		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 		fakekube.WriteKubeconfig(t, kubeconfig, s.StartInMemory(t), "")
-		c := NewConfigMap(&apiserver.Credentials{Kubeconfig: kubeconfig}, "test", "istio-system")
+		c := NewConfigMap(&apiserver.Credentials{Cluster: config.Cluster{Kubeconfig: kubeconfig}}, "test", "istio-system")
 		c.client.Dial = fakekube.Dial
 		t.Cleanup(c.Close)
 		f(t, s, c)

@@ -61,7 +61,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 upstreams:
 - {name: west, file: {path: %q}}
 - name: east
-  kubernetes: {kubeconfig: %q%s}
+  kubernetes: {cluster: {kubeconfig: %q}%s}
   import: {namespaces: {exclude: [hidden]}}
   limits: {maxResources: 5}
 %s`, filepath.Join(a.dir, "west"), kubeconfig, status, strings.ReplaceAll(more, "KUBECONFIG", kubeconfig))
@@ -282,7 +282,7 @@ func TestWhatHasNoObjectIsAskedForOnce(t *testing.T) {
 
 // TestOneReplicaWritesConditions: that which has the Lease, and it tells of its own clients alone.
 func TestOneReplicaWritesConditions(t *testing.T) {
-	a := startArriving(t, ", status: meshrelay.io/Distributed", "replicas: {kubernetes: {kubeconfig: KUBECONFIG, namespace: mesh}}")
+	a := startArriving(t, ", status: meshrelay.io/Distributed", "replicas: {cluster: {kubeconfig: KUBECONFIG}, namespace: mesh}")
 	a.client("good", func() string { return "" })
 	a.entry("a", "a.x")
 	a.becomes("a", "True OneReplica all clients of one replica have it")

@@ -84,15 +84,14 @@ func (r *Relay) upstreams() []upstreams.Status { return r.finder.Mark(r.manager.
 
 // follow makes the relay one of several replicas, if the config has a ConfigMap for what people order.
 func (r *Relay) follow(cfg *config.Config) {
-	k := cfg.Replicas.Kubernetes
-	if k == nil {
+	shared := cfg.Replicas
+	if shared == nil {
 		return
 	}
-	creds := &apiserver.Credentials{Kubeconfig: k.Kubeconfig, Context: k.Context, InCluster: k.InCluster, AllowExec: k.AllowExec}
 	agent := fmt.Sprintf("meshrelay/%s (orders)", r.options.Build.Version)
-	store := orders.NewConfigMap(creds, agent, k.Namespace)
+	store := orders.NewConfigMap(&apiserver.Credentials{Cluster: shared.Cluster}, agent, shared.Namespace)
 	r.manager.Follow(cfg.Node.ID, rand.Text(), store, cfg.State.Dir)
-	r.conditions.share(lease.Options{Namespace: k.Namespace, Name: conditionsLease, Identity: cfg.Node.ID, Relay: cfg.Provenance.Relay}, store.Connect)
+	r.conditions.share(lease.Options{Namespace: shared.Namespace, Name: conditionsLease, Identity: cfg.Node.ID, Relay: cfg.Provenance.Relay}, store.Connect)
 }
 
 // backup writes a copy of the state, of the list of found clusters, and of the orders about sinks and those of all replicas.

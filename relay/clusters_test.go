@@ -52,7 +52,7 @@ current-context: x
 // parse returns a config with the clusters of the hub, and more.
 func (w *withClusters) parse(fields, more string) *config.Config {
 	w.t.Helper()
-	text := fmt.Sprintf("downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\nstate: {dir: state}\nnode: {id: a}\nclusters:\n- {name: fleet, secrets: {kubeconfig: hub}, allowServers: [127.0.0.0/8]%s}\n%s", fields, more)
+	text := fmt.Sprintf("downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\nstate: {dir: state}\nnode: {id: a}\nclusters:\n- {name: fleet, secrets: {cluster: {kubeconfig: hub}}, allowServers: [127.0.0.0/8]%s}\n%s", fields, more)
 	cfg, err := config.Parse(filepath.Join(w.dir, "relay.yaml"), []byte(text), Sources()...)
 	if err != nil {
 		w.t.Fatal(err)
@@ -246,7 +246,7 @@ func (w *withClusters) unpack(archive io.Reader) {
 
 // A relay that starts from a backup must not write what a person has frozen.
 func TestABackupHasTheOrdersAboutSinksAndThoseOfThisReplicaAlone(t *testing.T) {
-	const more = "views: [{name: dr}]\nsinks: [{name: dr, view: dr, mode: apply, kubernetes: {kubeconfig: site}}]\n"
+	const more = "views: [{name: dr}]\nsinks: [{name: dr, view: dr, mode: apply, cluster: {kubeconfig: site}}]\n"
 	sinks := func(w *withClusters) {
 		w.start(w.parse("", more))
 		ctx, cancel := context.WithCancel(t.Context())

@@ -194,11 +194,13 @@ func (d Doctor) memory(found []doctor.Finding) doctor.Finding {
 
 // sites returns the checks of the API servers of sinks and of the orders of replicas.
 func (d Doctor) sites() (checks []doctor.Check) {
-	add := func(field string, creds *apiserver.Credentials, namespace string, needs ...map[string][]string) {
-		checks = append(checks, doctor.Check{Name: field, Run: func(ctx context.Context) []doctor.Finding { return mayDo(ctx, field, creds, namespace, needs) }})
+	add := func(field string, c config.Cluster, namespace string, needs ...map[string][]string) {
+		checks = append(checks, doctor.Check{Name: field, Run: func(ctx context.Context) []doctor.Finding {
+			return mayDo(ctx, field, &apiserver.Credentials{Cluster: c}, namespace, needs)
+		}})
 	}
 	for _, s := range d.Config.Sinks {
-		c, name := s.Kubernetes, []string{promotion.ObjectName(s.Name)}
+		name := []string{promotion.ObjectName(s.Name)}
 		needs := []map[string][]string{
 			{"verbs": {"get", "update"}, "apiGroups": {"coordination.k8s.io"}, "resources": {"leases"}, "resourceNames": name},
 		}
@@ -209,14 +211,14 @@ func (d Doctor) sites() (checks []doctor.Check) {
 		for _, k := range slices.DeleteFunc(mirror.Kinds(), func(k *mirror.KindInfo) bool { return k.Kind == mirror.MeshConfig }) { // it is no object
 			needs = append(needs, map[string][]string{"verbs": slices.Clone(verbs), "apiGroups": {k.Kind.Group}, "resources": {k.Plural}, "resourceNames": {""}})
 		}
-		add("sink "+s.Name, &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, s.Namespace, needs...)
+		add("sink "+s.Name, s.Cluster, s.Namespace, needs...)
 	}
-	if c := d.Config.Replicas.Kubernetes; c != nil {
+	if r := d.Config.Replicas; r != nil {
 		needs := []map[string][]string{{"verbs": {"get", "update", "watch"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": {orders.Name}}}
 		if slices.ContainsFunc(d.Config.Upstreams, tellsConditions) || slices.ContainsFunc(d.Config.Clusters, func(c config.Clusters) bool { return tellsConditions(c.Upstream) }) {
 			needs = append(needs, map[string][]string{"verbs": {"get", "update"}, "apiGroups": {"coordination.k8s.io"}, "resources": {"leases"}, "resourceNames": {conditionsLease}})
 		}
-		add("replicas.kubernetes", &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, c.Namespace, needs...)
+		add("replicas", r.Cluster, r.Namespace, needs...)
 	}
 	return checks
 }

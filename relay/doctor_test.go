@@ -115,10 +115,10 @@ func TestDoctorNamesRightsThatSinksAndReplicasLack(t *testing.T) {
 	fakekube.WriteKubeconfig(t, filepath.Join(dir, "site"), s.Start(t), "own")
 	cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), []byte(`node: {id: n}
 upstreams: [{name: east, file: {path: .}}]
-clusters: [{name: all, secrets: {kubeconfig: site, namespace: mesh}, upstream: {kubernetes: {status: meshrelay.io/Distributed}}}]
+clusters: [{name: all, secrets: {cluster: {kubeconfig: site}, namespace: mesh}, upstream: {kubernetes: {status: meshrelay.io/Distributed}}}]
 views: [{name: dr}]
-sinks: [{name: dr, view: dr, kubernetes: {kubeconfig: site}}]
-replicas: {kubernetes: {kubeconfig: site}}
+sinks: [{name: dr, view: dr, cluster: {kubeconfig: site}}]
+replicas: {cluster: {kubeconfig: site}}
 downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 `), Sources()...)
 	if err != nil {

@@ -80,7 +80,7 @@ downstream:
 upstreams:
 - {name: east, xds: {addresses: ["127.0.0.1:1"], tls: {certFile: east.pem, keyFile: east-key.pem}, tokenFile: token}}
 - {name: west, xds: {addresses: ["127.0.0.1:2"], tls: {caFile: listener.pem}, tokenFile: opaque}}
-- {name: cluster, kubernetes: {kubeconfig: kubeconfig}}
+- {name: cluster, kubernetes: {cluster: {kubeconfig: kubeconfig}}}
 - {name: files, file: {path: .}}
 `)
 	cfg, err := config.Load(path, Sources()...)

@@ -21,7 +21,7 @@ func idle(t *testing.T, fields string) *Relay {
 	t.Helper()
 	cfg, err := config.Parse(filepath.Join(t.TempDir(), "relay.yaml"), []byte(`node: {id: relay-0}
 downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
-replicas: {kubernetes: {kubeconfig: none}}
+replicas: {cluster: {kubeconfig: none}}
 upstreams: [{name: east, file: {path: east}}]
 `+fields), Sources()...)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// The upstreams have no API server, so the reload takes away what the stores of the test have.
-		const text = "downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\nupstreams:\n- {name: a, kubernetes: {kubeconfig: nowhere}}\n- {name: b, kubernetes: {kubeconfig: nowhere}}\n"
+		const text = "downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\nupstreams:\n- {name: a, kubernetes: {cluster: {kubeconfig: nowhere}}}\n- {name: b, kubernetes: {cluster: {kubeconfig: nowhere}}}\n"
 		cfg, err := config.Parse(filepath.Join(t.TempDir(), "relay.yaml"), []byte(text), Sources()...)
 		if err != nil {
 			t.Fatal(err)

@@ -41,7 +41,7 @@ func sinksOf(cfg *config.Config) (specs []sink.Spec, err error) {
 			return nil, fmt.Errorf("sink %s: there is no view %q", s.Name, s.View)
 		}
 		v := views[i]
-		specs = append(specs, sink.Spec{Sink: s, Show: cfg.Views[i], Same: sameCluster(cfg, s.Kubernetes), Accepts: func(r *mirror.Resource) bool {
+		specs = append(specs, sink.Spec{Sink: s, Show: cfg.Views[i], Same: sameCluster(cfg, s.Cluster), Accepts: func(r *mirror.Resource) bool {
 			own := v.ClusterID != "" && r.Cluster() == v.ClusterID
 			return !own && (v.Accepts == nil || v.Accepts(r))
 		}})
@@ -138,8 +138,7 @@ func sameCluster(cfg *config.Config, c config.Cluster) (names []string) {
 
 // serverOf returns the URL of an API server, empty if it is not known. It runs no program.
 func serverOf(c config.Cluster) string {
-	creds := apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}
-	server, err := creds.Server()
+	server, err := (&apiserver.Credentials{Cluster: c}).Server()
 	if err != nil {
 		return "" // the sink reports it
 	}
@@ -149,7 +148,7 @@ func serverOf(c config.Cluster) string {
 // SinkWarnings returns one line for each sink that probably is a mistake.
 func SinkWarnings(cfg *config.Config) (lines []string) {
 	for _, s := range cfg.Sinks {
-		for _, u := range sameCluster(cfg, s.Kubernetes) {
+		for _, u := range sameCluster(cfg, s.Cluster) {
 			lines = append(lines, fmt.Sprintf("sink %s writes into the cluster that the upstream %s reads: it will not write, unless their clusters have different UIDs", s.Name, u))
 		}
 	}

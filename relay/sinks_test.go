@@ -27,7 +27,7 @@ contexts: [{name: c, context: {cluster: c, user: u}}], current-context: c}`
 			t.Fatal(err)
 		}
 	}
-	cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), fmt.Appendf(nil, `upstreams: [{name: east, kubernetes: {%s}}]
+	cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), fmt.Appendf(nil, `upstreams: [{name: east, kubernetes: {cluster: {%s}}}]
 views: [{name: dr, clusterID: own, namespaces: {include: [shop]}}]
 sinks: [%s]
 downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
@@ -47,7 +47,7 @@ func TestASinkThatVisiblyWritesIntoAnUpstreamIsTold(t *testing.T) {
 		"another way to it":    {"kubeconfig: missing", "inCluster: true", ""},
 		"one that can be read": {"kubeconfig: one", "kubeconfig: missing", ""},
 	} {
-		cfg := withSinks(t, c.upstream, "{name: dr, view: dr, kubernetes: {"+c.sink+"}}")
+		cfg := withSinks(t, c.upstream, "{name: dr, view: dr, cluster: {"+c.sink+"}}")
 		got := strings.Join(SinkWarnings(cfg), "\n")
 		specs, err := sinksOf(cfg)
 		if err != nil || !strings.Contains(got, c.want) || (got == "") != (c.want == "") || (len(specs[0].Same) > 0) != (c.want != "") {
@@ -57,7 +57,7 @@ func TestASinkThatVisiblyWritesIntoAnUpstreamIsTold(t *testing.T) {
 }
 
 func TestASinkGetsWhatAClientOfItsViewWouldGet(t *testing.T) {
-	specs, err := sinksOf(withSinks(t, "inCluster: true", "{name: a, view: dr, kubernetes: {kubeconfig: one}}"))
+	specs, err := sinksOf(withSinks(t, "inCluster: true", "{name: a, view: dr, cluster: {kubeconfig: one}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,9 +105,9 @@ func TestAnUpstreamThatMayHaveAResourceBlocksItsDeletion(t *testing.T) {
 
 // TestAPlanOfSinksReadsPathsFromTheDirectoryOfTheRunningConfig: else each kubeconfig would look like another one.
 func TestAPlanOfSinksReadsPathsFromTheDirectoryOfTheRunningConfig(t *testing.T) {
-	const text = `upstreams: [{name: east, kubernetes: {kubeconfig: east.kubeconfig}}]
+	const text = `upstreams: [{name: east, kubernetes: {cluster: {kubeconfig: east.kubeconfig}}}]
 views: [{name: dr}]
-sinks: [{name: dr, view: dr, kubernetes: {kubeconfig: dr.kubeconfig}}]
+sinks: [{name: dr, view: dr, cluster: {kubeconfig: dr.kubeconfig}}]
 downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 `
 	t.Chdir(t.TempDir())
@@ -122,7 +122,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		}
 		for next, want := range map[string]string{
 			text: "[]",
-			strings.Replace(text, "dr.kubeconfig", "new.kubeconfig", 1):            "[{dr [kubernetes.kubeconfig] 0 0 0 0 [if this is another cluster, ",
+			strings.Replace(text, "dr.kubeconfig", "new.kubeconfig", 1):            "[{dr [cluster.kubeconfig] 0 0 0 0 [if this is another cluster, ",
 			strings.Replace(text, "sinks: [{name: dr,", "sinks: [{name: site,", 1): "[{dr [removed] 0 0 0 0 [it leaves, and site comes for the same cluster: ",
 		} {
 			got, err := r.previewSinks(t.Context(), []byte(next))

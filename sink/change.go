@@ -79,7 +79,7 @@ func differing(before, after Spec) []string {
 }
 
 func sameServer(a, b Spec) bool {
-	return a.Kubernetes.Kubeconfig == b.Kubernetes.Kubeconfig && a.Kubernetes.Context == b.Kubernetes.Context
+	return a.Cluster.Kubeconfig == b.Cluster.Kubeconfig && a.Cluster.Context == b.Cluster.Context
 }
 
 // leaves tells what becomes of the objects of a sink that leaves the config.

@@ -55,13 +55,13 @@ func TestAPlanCountsWhatASinkWouldWriteAndNotWantAnyMore(t *testing.T) {
 			"writes no more":  {[]func(*Spec){}, []func(*Spec){dry}, Change{Changed: []string{"mode"}, Now: 3, Planned: 3}, "it writes and deletes nothing"},
 			"begins to prune": {[]func(*Spec){}, []func(*Spec){prune}, Change{Changed: []string{"prune"}, Now: 3, Planned: 3}, "relay sink diff dr --do left"},
 			"takes conflicts": {[]func(*Spec){}, []func(*Spec){func(s *Spec) { s.Conflicts = config.ConflictsTake }}, Change{Changed: []string{"conflicts"}, Now: 3, Planned: 3}, ""},
-			"another context": {[]func(*Spec){}, []func(*Spec){func(s *Spec) { s.Kubernetes.Context = "b" }}, Change{Changed: []string{"kubernetes.context"}, Now: 3, Planned: 3}, "until clusterUID names the other"},
+			"another context": {[]func(*Spec){}, []func(*Spec){func(s *Spec) { s.Cluster.Context = "b" }}, Change{Changed: []string{"cluster.context"}, Now: 3, Planned: 3}, "until clusterUID names the other"},
 			"renamed": {
 				[]func(*Spec){}, []func(*Spec){other}, Change{Changed: []string{"removed"}, Now: 3, Lost: 3},
 				"site comes for the same cluster: its objects keep its label, and are foreign to site. Before the change, run relay sink promote dr --yes, and relay sink disown dr --yes: then adopt: true of site takes them over",
 			},
 			"another one elsewhere": {
-				[]func(*Spec){}, []func(*Spec){other, func(s *Spec) { s.Kubernetes.Kubeconfig = "elsewhere" }}, Change{Changed: []string{"removed"}, Now: 3, Lost: 3},
+				[]func(*Spec){}, []func(*Spec){other, func(s *Spec) { s.Cluster.Kubeconfig = "elsewhere" }}, Change{Changed: []string{"removed"}, Now: 3, Lost: 3},
 				"its objects stay in the cluster",
 			},
 		} {

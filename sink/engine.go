@@ -161,7 +161,6 @@ type flight struct {
 }
 
 func newEngine(spec Spec, deps *Deps, k kept) *engine {
-	c := spec.Kubernetes
 	if spec.ClusterUID != "" && k.Cluster != "" && spec.ClusterUID != k.Cluster {
 		k = kept{} // it is about another cluster
 	}
@@ -173,7 +172,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, terms: k.Lease, pending: k.Pending, bound: k.Cluster,
 		errs: map[string]error{}, writes: map[string]uint64{}, idle: time.Now(), same: "the cluster is not compared with those of the upstreams yet",
 	}
-	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)
+	e.client = apiserver.NewClient(&apiserver.Credentials{Cluster: spec.Cluster}, "meshrelay/"+deps.Build.Version)
 	e.client.Dial = deps.dial
 	e.cluster = apiserver.NewCluster(e.client, cmp.Or(spec.ClusterUID, k.Cluster), apiserver.Hooks{Identified: e.identified, Judged: e.judged})
 	for _, result := range results { // so that a rate knows the first one

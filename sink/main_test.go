@@ -73,7 +73,7 @@ func newWorld(t *testing.T, adjust ...func(*world)) *world {
 	w.Fault = w.note
 	w.spec = Spec{Accepts: func(*mirror.Resource) bool { return true }, Sink: config.Sink{
 		Name: "dr", View: "dr", Mode: config.SinkApply, Namespace: "istio-system", WritesPerSecond: 10000, Conflicts: "skip",
-		Kubernetes: config.Cluster{Kubeconfig: path}, Guard: config.SinkGuard{Count: 5, Percent: 10},
+		Cluster: config.Cluster{Kubeconfig: path}, Guard: config.SinkGuard{Count: 5, Percent: 10},
 	}}
 	w.aggregate = mirror.NewAggregate()
 	var sources []mirror.Source

@@ -204,7 +204,7 @@ var origins = map[string]struct {
 		path := filepath.Join(t.TempDir(), "kubeconfig")
 		server := s.Start(t)
 		fakekube.WriteKubeconfig(t, path, server, "t")
-		cfg, err := config.Parse("relay.yaml", fmt.Appendf(nil, "upstreams: [{name: east, kubernetes: {kubeconfig: %q}, guard: {percent: 100}}]\ndownstream: {listeners: [{address: '127.0.0.1:0', plaintext: true}]}\n", path), &kubernetes.Config{})
+		cfg, err := config.Parse("relay.yaml", fmt.Appendf(nil, "upstreams: [{name: east, kubernetes: {cluster: {kubeconfig: %q}}, guard: {percent: 100}}]\ndownstream: {listeners: [{address: '127.0.0.1:0', plaintext: true}]}\n", path), &kubernetes.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -185,7 +185,7 @@ func newFleet(t *testing.T) *world {
 	}
 	w.hub = freePort(t)
 	w.base = "http://" + w.hub + "/ui"
-	w.start("fleet-hub", "node: {id: hub}\nclusters:\n- {name: fleet, secrets: {kubeconfig: kubeconfig}, allowServers: [127.0.0.0/8]}\n"+endpoints(freePort(t), w.hub))
+	w.start("fleet-hub", "node: {id: hub}\nclusters:\n- {name: fleet, secrets: {cluster: {kubeconfig: kubeconfig}}, allowServers: [127.0.0.0/8]}\n"+endpoints(freePort(t), w.hub))
 	w.await("three clusters", func() bool { return w.clustersIn("found") == 3 })
 	for _, name := range []string{"north", "west"} {
 		hub.Remove("/secrets", "istio-system/"+name)

@@ -101,7 +101,7 @@ state: {dir: %s}
 downstream: {listeners: [{address: "127.0.0.1:%d", plaintext: true}]}
 upstreams:
 - {name: east, xds: {addresses: [%q], tls: {caFile: %s, serverName: %s, certFile: %s, keyFile: %s}, tokenFile: %s}}
-- {name: cluster, kubernetes: {kubeconfig: %s}}
+- {name: cluster, kubernetes: {cluster: {kubeconfig: %s}}}
 - {name: files, file: {path: %s}}
 `, ports[0], filepath.Join(dir, "state"), ports[1], s.Addr, root.file, istiodName, certFile, keyFile, jwt(t, map[string]any{"aud": "canary"}), kubeconfig, filepath.Join(dir, "broken.yaml")))
 	text, err := os.ReadFile(config)

@@ -415,7 +415,7 @@ func TestDoctorLooksAtClusters(t *testing.T) {
 	hub.Define("", "Secret", "secrets", "v1")
 	fakekube.WriteKubeconfig(t, filepath.Join(dir, "hub"), hub.Start(t), "t")
 	ports := freePorts(t, 2)
-	text := fmt.Sprintf("node: {id: relay}\nadmin: {address: \"127.0.0.1:%d\", socket: %s}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nstate: {dir: %s}\nclusters:\n- {name: mounted, secrets: {kubeconfig: %s}}\n",
+	text := fmt.Sprintf("node: {id: relay}\nadmin: {address: \"127.0.0.1:%d\", socket: %s}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nstate: {dir: %s}\nclusters:\n- {name: mounted, secrets: {cluster: {kubeconfig: %s}}}\n",
 		ports[0], filepath.Join(dir, "own", "s"), ports[1], filepath.Join(dir, "state"), filepath.Join(dir, "hub"))
 	code, found := examine1(t, text)
 	wantOne(t, code, found, doctor.Warning, "clusters", "no cluster is found", "look at namespace and selector")

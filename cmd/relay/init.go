@@ -59,7 +59,7 @@ upstreams:
 {{- if .Kubeconfig}}
 - name: cluster
   kubernetes:
-    kubeconfig: {{.Kubeconfig}}  # an identity that may list and watch
+    cluster: {kubeconfig: {{.Kubeconfig}}}  # an identity that may list and watch
   import:
     profile: services  # or routing, or all
 {{- end}}

@@ -136,8 +136,7 @@ func (t *target) find(cmd *cobra.Command, o *promotion.Options) error {
 		return fmt.Errorf("%s has no sink %q: correct the name, or name the cluster with --kubeconfig", path, o.Sink)
 	}
 	s := cfg.Sinks[i]
-	k := s.Kubernetes
-	t.credentials = apiserver.Credentials{Kubeconfig: k.Kubeconfig, Context: k.Context, InCluster: k.InCluster, AllowExec: k.AllowExec}
+	t.credentials = apiserver.Credentials{Cluster: s.Cluster}
 	o.WritesPerSecond = float64(s.WritesPerSecond)
 	if !cmd.Flags().Changed("namespace") {
 		o.Namespace = s.Namespace

@@ -22,7 +22,7 @@ func TestPromoteAndAdoptChangeNothingUnlessAsked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "relay.yaml")
 	err := os.WriteFile(file, fmt.Appendf(nil, `upstreams: [{name: east, xds: {addresses: ["127.0.0.1:1"], tls: {caFile: absent, serverName: x}}}]
 views: [{name: all}]
-sinks: [{name: dr, namespace: mesh, view: all, writesPerSecond: 7, kubernetes: {kubeconfig: %q}}]
+sinks: [{name: dr, namespace: mesh, view: all, writesPerSecond: 7, cluster: {kubeconfig: %q}}]
 downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 `, kubeconfig), 0o600)
 	if err != nil {

@@ -37,7 +37,7 @@ current-context: x
 func (s *apiServer) mirrorsFound(access *apiserver.Kubeconfig) *world {
 	s.t.Helper()
 	w := &world{apiServer: s, t: s.t, aggregate: mirror.NewAggregate()}
-	cfg, err := config.Parse("relay.yaml", []byte(`clusters: [{name: fleet, secrets: {inCluster: true}, upstream: {guard: {percent: 100}}}]
+	cfg, err := config.Parse("relay.yaml", []byte(`clusters: [{name: fleet, secrets: {cluster: {inCluster: true}}, upstream: {guard: {percent: 100}}}]
 downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 `), &Config{})
 	if err != nil {
@@ -110,12 +110,12 @@ func TestAProgramThatHangsBlocksNothing_K8(t *testing.T) {
 	}
 	w := s.mirrors(fmt.Sprintf(", allowExec: [%q]", program), "")
 	w.synced()
-	text, err := os.ReadFile(w.source.section.Kubeconfig)
+	text, err := os.ReadFile(w.source.section.Cluster.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
 	user := fmt.Sprintf(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: %q, interactiveMode: IfAvailable}}`, program)
-	fakekube.ReplaceFile(t, w.source.section.Kubeconfig, []byte(strings.Replace(string(text), `{token: "t"}`, user, 1)))
+	fakekube.ReplaceFile(t, w.source.section.Cluster.Kubeconfig, []byte(strings.Replace(string(text), `{token: "t"}`, user, 1)))
 	s.Compact()
 	s.drop()
 	s.entry("shop/b", "b.x")

@@ -27,7 +27,7 @@ func (s *apiServer) account(token string) string {
 	dir := s.t.TempDir()
 	fakekube.WriteKubeconfig(s.t, filepath.Join(dir, "kubeconfig"), s.http, "") // beside ca.crt
 	s.projects(dir, token)
-	s.section = func(c *Config) { c.InCluster, c.Kubeconfig, c.Account = true, "", dir }
+	s.section = func(c *Config) { c.Cluster.InCluster, c.Cluster.Kubeconfig, c.Account = true, "", dir }
 	return dir
 }
 

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"fmt"
+	"reflect"
 	"regexp"
 	"strings"
 
@@ -18,9 +19,7 @@ const maxNamespaces = 64
 
 // Config is the section of an upstream that is the API server of a Kubernetes cluster.
 type Config struct {
-	Kubeconfig string `yaml:"kubeconfig" path:"file"`
-	Context    string `yaml:"context"` // empty: the current one
-	InCluster  bool   `yaml:"inCluster"`
+	Cluster config.Cluster `yaml:"cluster"`
 	// Namespaces are the namespaces to watch, for identities that may not read others. Empty means all, with
 	// one watch.
 	Namespaces []string `yaml:"namespaces,omitempty"`
@@ -37,9 +36,7 @@ type Config struct {
 	// ClusterUID is the UID of the namespace kube-system in the cluster to mirror. Empty means the first
 	// cluster that the kubeconfig led to.
 	ClusterUID string `yaml:"clusterUID"`
-	// AllowExec are the programs that the kubeconfig may run, as it writes them.
-	AllowExec []string `yaml:"allowExec,omitempty"`
-	// Account is the directory of the service account for InCluster. Empty means the usual one.
+	// Account is the directory of the service account for Cluster.InCluster. Empty means the usual one.
 	Account string `yaml:"-"`
 	// Found has the kubeconfig of a found cluster. It is nil for an upstream in the config file.
 	Found *apiserver.Kubeconfig `yaml:"-"`
@@ -47,15 +44,11 @@ type Config struct {
 
 // credentials returns the credentials of the section.
 func (c *Config) credentials() *apiserver.Credentials {
-	return &apiserver.Credentials{
-		Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec, Account: c.Account, Found: c.Found,
-	}
+	return &apiserver.Credentials{Cluster: c.Cluster, Account: c.Account, Found: c.Found}
 }
 
 // Connection returns the connection to the API server, which that of a sink is compared with.
-func (c *Config) Connection() config.Cluster {
-	return config.Cluster{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}
-}
+func (c *Config) Connection() config.Cluster { return c.Cluster }
 
 // sectionOf returns the section of an upstream of this kind.
 func sectionOf(u config.Upstream) *Config { return u.Source.(*Config) }
@@ -74,45 +67,20 @@ var groupKind = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Z][
 
 // Check implements config.Source.
 func (c *Config) Check(mistakes config.Checker, u config.Upstream, _ []config.Upstream) {
-	switch {
-	case c.InCluster && c.Kubeconfig != "":
-		mistakes.Errorf("inCluster", "inCluster and kubeconfig are both set: leave out one")
-	case !c.InCluster && c.Kubeconfig == "":
-		mistakes.Errorf("kubeconfig", "neither kubeconfig nor inCluster is set: name a kubeconfig, or set inCluster: true to use the service account of the pod")
-	case c.InCluster && c.Context != "":
-		mistakes.Errorf("context", "only a kubeconfig has contexts, and inCluster uses none: leave it out")
-	case c.InCluster && len(c.AllowExec) > 0:
-		mistakes.Errorf("allowExec", "only a kubeconfig runs programs, and inCluster uses none: leave it out")
-	}
+	mistakes.Cluster("cluster", c.Cluster)
 	c.Ingress.checkImport(mistakes, u)
 	c.check(mistakes)
 }
 
-// CheckFiles reports mistakes in the kubeconfig, and in the files that it names.
-func (c *Config) CheckFiles(mistakes config.Checker) {
-	if c.Kubeconfig == "" || mistakes.Reported("kubeconfig") {
-		return
-	}
-	if err := c.credentials().Check(); err != nil {
-		mistakes.Errorf("kubeconfig", "%v", err)
-	}
-}
-
-// CheckHub implements config.Template.
-func (*Config) CheckHub(mistakes config.Checker, kubeconfig, context string, allowExec []string) {
-	hub := &Config{Kubeconfig: kubeconfig, Context: context, AllowExec: allowExec}
-	hub.CheckFiles(mistakes)
+// CheckCluster implements config.Connector.
+func (*Config) CheckCluster(c config.Cluster) error {
+	return (&apiserver.Credentials{Cluster: c}).Check()
 }
 
 // CheckTemplate implements config.Template.
 func (c *Config) CheckTemplate(mistakes config.Checker, template config.Upstream) {
-	for field, given := range map[string]bool{"kubeconfig": c.Kubeconfig != "", "context": c.Context != "", "inCluster": c.InCluster} {
-		if given {
-			mistakes.Errorf(field, "found clusters bring their own connection: leave it out")
-		}
-	}
-	if len(c.AllowExec) > 0 {
-		mistakes.Errorf("allowExec", "the programs of found clusters are named in clusters[].allowExec: leave it out")
+	if !reflect.ValueOf(c.Cluster).IsZero() {
+		mistakes.Errorf("cluster", "found clusters bring their own connection, and clusters[].allowExec names their programs: leave it out")
 	}
 	c.Ingress.checkImport(mistakes, template)
 	c.check(mistakes)
@@ -155,11 +123,6 @@ func (c *Config) check(mistakes config.Checker) {
 			mistakes.Errorf(field, "%q is not group/Kind, for example example.com/Widget", k)
 		} else if _, known := mirror.LookupKind(kind); known {
 			mistakes.Errorf(field, "%q is mirrored anyway: leave it out", k)
-		}
-	}
-	for i, program := range c.AllowExec {
-		if program == "" {
-			mistakes.Errorf(fmt.Sprintf("allowExec[%d]", i), "empty: write the command as the kubeconfig has it")
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
 func TestMistakesInTheSectionAreNamedWithTheirLines(t *testing.T) {
@@ -19,26 +20,26 @@ func TestMistakesInTheSectionAreNamedWithTheirLines(t *testing.T) {
 	}
 	many := strings.TrimSuffix(strings.Repeat("a,", 65), ",")
 	for section, want := range map[string]string{
-		`{}`:                                             "3: upstreams[0].kubernetes.kubeconfig: neither kubeconfig nor inCluster",
-		`{kubeconfig: east, inCluster: true}`:            "3: upstreams[0].kubernetes.inCluster: inCluster and kubeconfig are both set",
-		`{inCluster: true, context: a}`:                  "3: upstreams[0].kubernetes.context: only a kubeconfig has contexts",
-		`{inCluster: true, allowExec: [a]}`:              "3: upstreams[0].kubernetes.allowExec: only a kubeconfig runs programs",
-		"{kubeconfig: east,\n    namespaces: [A]}":       `4: upstreams[0].kubernetes.namespaces[0]: "A" is not a namespace`,
-		`{kubeconfig: east, namespaces: [` + many + `]}`: "3: upstreams[0].kubernetes.namespaces: 65 namespaces, and each is a watch",
-		`{kubeconfig: east, selector: "a=="}`:            "",
-		`{kubeconfig: east, selector: "a in"}`:           `3: upstreams[0].kubernetes.selector: "a in" is not a label selector`,
-		`{kubeconfig: east, kinds: [Widget]}`:            `3: upstreams[0].kubernetes.kinds[0]: "Widget" is not group/Kind`,
-		`{kubeconfig: east, kinds: [a.b/Widget, networking.istio.io/ServiceEntry]}`:                      `3: upstreams[0].kubernetes.kinds[1]: "networking.istio.io/ServiceEntry" is mirrored anyway`,
-		`{kubeconfig: east, allowExec: [""]}`:                                                            "3: upstreams[0].kubernetes.allowExec[0]: empty",
-		`{kubeconfig: east, discoverySelectors: ["a in", ""]}`:                                           `3: upstreams[0].kubernetes.discoverySelectors[0]: "a in" is not a label selector`,
-		`{kubeconfig: east, discoverySelectors: [""]}`:                                                   "3: upstreams[0].kubernetes.discoverySelectors[0]: it selects every namespace",
-		`{kubeconfig: east, discoverySelectors: [a], namespaces: [b]}`:                                   "3: upstreams[0].kubernetes.discoverySelectors: namespaces and discoverySelectors are both set",
-		`{kubeconfig: east, ingress: {mode: on}}`:                                                        "3: upstreams[0].kubernetes.ingress.mode",
-		`{kubeconfig: east, ingress: {mode: strict, namespace: A}}`:                                      `3: upstreams[0].kubernetes.ingress.namespace: "A" is not a namespace`,
-		"{kubeconfig: east, ingress: {mode: strict}}\n  import: {kinds: [gateways.networking.istio.io]}": "3: upstreams[0].kubernetes.ingress.mode: Ingresses become Gateways and VirtualServices, and import leaves out networking.istio.io/VirtualService",
-		`{kubeconfig: east, ingress: {mode: strict}, discoverySelectors: [a=b], clusterUID: x}`:          "",
-		`{kubeconfig: east, clusterUID: "a b"}`:                                                          "3: upstreams[0].kubernetes.clusterUID: it is not the UID of a cluster",
-		`{kubeconfig: east, cluster: a}`:                                                                 "3: upstreams[0].kubernetes.cluster",
+		`{}`: "3: upstreams[0].kubernetes.cluster: neither kubeconfig nor inCluster",
+		`{cluster: {kubeconfig: east, inCluster: true}}`:                                                            "3: upstreams[0].kubernetes.cluster.inCluster: inCluster and kubeconfig are both set",
+		`{cluster: {inCluster: true, context: a}}`:                                                                  "3: upstreams[0].kubernetes.cluster.context: only a kubeconfig has contexts",
+		`{cluster: {inCluster: true, allowExec: [a]}}`:                                                              "3: upstreams[0].kubernetes.cluster.allowExec: only a kubeconfig runs programs",
+		"{cluster: {kubeconfig: east},\n    namespaces: [A]}":                                                       `4: upstreams[0].kubernetes.namespaces[0]: "A" is not a namespace`,
+		`{cluster: {kubeconfig: east}, namespaces: [` + many + `]}`:                                                 "3: upstreams[0].kubernetes.namespaces: 65 namespaces, and each is a watch",
+		`{cluster: {kubeconfig: east}, selector: "a=="}`:                                                            "",
+		`{cluster: {kubeconfig: east}, selector: "a in"}`:                                                           `3: upstreams[0].kubernetes.selector: "a in" is not a label selector`,
+		`{cluster: {kubeconfig: east}, kinds: [Widget]}`:                                                            `3: upstreams[0].kubernetes.kinds[0]: "Widget" is not group/Kind`,
+		`{cluster: {kubeconfig: east}, kinds: [a.b/Widget, networking.istio.io/ServiceEntry]}`:                      `3: upstreams[0].kubernetes.kinds[1]: "networking.istio.io/ServiceEntry" is mirrored anyway`,
+		`{cluster: {kubeconfig: east, allowExec: [""]}}`:                                                            "3: upstreams[0].kubernetes.cluster.allowExec[0]: empty",
+		`{cluster: {kubeconfig: east}, discoverySelectors: ["a in", ""]}`:                                           `3: upstreams[0].kubernetes.discoverySelectors[0]: "a in" is not a label selector`,
+		`{cluster: {kubeconfig: east}, discoverySelectors: [""]}`:                                                   "3: upstreams[0].kubernetes.discoverySelectors[0]: it selects every namespace",
+		`{cluster: {kubeconfig: east}, discoverySelectors: [a], namespaces: [b]}`:                                   "3: upstreams[0].kubernetes.discoverySelectors: namespaces and discoverySelectors are both set",
+		`{cluster: {kubeconfig: east}, ingress: {mode: on}}`:                                                        "3: upstreams[0].kubernetes.ingress.mode",
+		`{cluster: {kubeconfig: east}, ingress: {mode: strict, namespace: A}}`:                                      `3: upstreams[0].kubernetes.ingress.namespace: "A" is not a namespace`,
+		"{cluster: {kubeconfig: east}, ingress: {mode: strict}}\n  import: {kinds: [gateways.networking.istio.io]}": "3: upstreams[0].kubernetes.ingress.mode: Ingresses become Gateways and VirtualServices, and import leaves out networking.istio.io/VirtualService",
+		`{cluster: {kubeconfig: east}, ingress: {mode: strict}, discoverySelectors: [a=b], clusterUID: x}`:          "",
+		`{cluster: {kubeconfig: east}, clusterUID: "a b"}`:                                                          "3: upstreams[0].kubernetes.clusterUID: it is not the UID of a cluster",
+		`{cluster: {kubeconfig: east}, bogus: a}`:                                                                   "3: upstreams[0].kubernetes.bogus",
 	} {
 		text := fmt.Sprintf("upstreams:\n- name: east\n  kubernetes: %s\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n", section)
 		_, err := config.Parse(filepath.Join(filepath.Dir(kubeconfig), "relay.yaml"), []byte(text), &Config{})
@@ -67,32 +68,32 @@ func TestForbiddenPartsOfAKubeconfigAreRefused_K8(t *testing.T) {
 	const exec = `{exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/login, interactiveMode: IfAvailable}}`
 	for name, tc := range map[string]struct {
 		text    string
-		section Config
+		cluster config.Cluster
 		want    string
 	}{
-		"all is well":            {kubeconfigOf(good, token), Config{}, ""},
-		"not YAML":               {"a: [", Config{}, "is not a kubeconfig"},
-		"too large":              {strings.Repeat("#", 1<<20+1), Config{}, "larger than 1024 KiB"},
-		"no such context":        {kubeconfigOf(good, token), Config{Context: "west"}, `context "west" does not exist: there are east, lost, nobody`},
-		"no current context":     {strings.Replace(kubeconfigOf(good, token), "current-context: east", "", 1), Config{}, "there is no current-context: set context to one of east, lost, nobody"},
-		"no such cluster":        {kubeconfigOf(good, token), Config{Context: "lost"}, `the cluster "x", which does not exist`},
-		"no such user":           {kubeconfigOf(good, token), Config{Context: "nobody"}, `the user "x", which does not exist`},
-		"in the clear":           {kubeconfigOf(`{server: "http://127.0.0.1:1"}`, token), Config{}, "does not begin with https://"},
-		"a password in the URL":  {kubeconfigOf(`{server: "https://user:hunter2@127.0.0.1:1"}`, token), Config{}, `cluster "c": the server must be a URL without user and password`},
-		"not verified":           {kubeconfigOf(`{server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}`, token), Config{}, "insecure-skip-tls-verify is not accepted: give certificate-authority"},
-		"a CA that is not there": {kubeconfigOf(`{server: "https://127.0.0.1:1", certificate-authority: no.crt}`, token), Config{}, "no.crt"},
-		"an auth-provider":       {kubeconfigOf(good, `{auth-provider: {name: gcp}}`), Config{}, `the auth-provider "gcp" is not accepted`},
-		"a program":              {kubeconfigOf(good, exec), Config{}, `runs the program "/bin/login": name it in allowExec`},
-		"another program":        {kubeconfigOf(good, exec), Config{AllowExec: []string{"login"}}, `runs the program "/bin/login": name it in allowExec`},
-		"an allowed program":     {kubeconfigOf(good, exec), Config{AllowExec: []string{"/bin/login"}}, ""},
-		"a token that is gone":   {kubeconfigOf(good, `{tokenFile: gone}`), Config{}, "no such file"},
+		"all is well":            {kubeconfigOf(good, token), config.Cluster{}, ""},
+		"not YAML":               {"a: [", config.Cluster{}, "is not a kubeconfig"},
+		"too large":              {strings.Repeat("#", 1<<20+1), config.Cluster{}, "larger than 1024 KiB"},
+		"no such context":        {kubeconfigOf(good, token), config.Cluster{Context: "west"}, `context "west" does not exist: there are east, lost, nobody`},
+		"no current context":     {strings.Replace(kubeconfigOf(good, token), "current-context: east", "", 1), config.Cluster{}, "there is no current-context: set context to one of east, lost, nobody"},
+		"no such cluster":        {kubeconfigOf(good, token), config.Cluster{Context: "lost"}, `the cluster "x", which does not exist`},
+		"no such user":           {kubeconfigOf(good, token), config.Cluster{Context: "nobody"}, `the user "x", which does not exist`},
+		"in the clear":           {kubeconfigOf(`{server: "http://127.0.0.1:1"}`, token), config.Cluster{}, "does not begin with https://"},
+		"a password in the URL":  {kubeconfigOf(`{server: "https://user:hunter2@127.0.0.1:1"}`, token), config.Cluster{}, `cluster "c": the server must be a URL without user and password`},
+		"not verified":           {kubeconfigOf(`{server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}`, token), config.Cluster{}, "insecure-skip-tls-verify is not accepted: give certificate-authority"},
+		"a CA that is not there": {kubeconfigOf(`{server: "https://127.0.0.1:1", certificate-authority: no.crt}`, token), config.Cluster{}, "no.crt"},
+		"an auth-provider":       {kubeconfigOf(good, `{auth-provider: {name: gcp}}`), config.Cluster{}, `the auth-provider "gcp" is not accepted`},
+		"a program":              {kubeconfigOf(good, exec), config.Cluster{}, `runs the program "/bin/login": name it in allowExec`},
+		"another program":        {kubeconfigOf(good, exec), config.Cluster{AllowExec: []string{"login"}}, `runs the program "/bin/login": name it in allowExec`},
+		"an allowed program":     {kubeconfigOf(good, exec), config.Cluster{AllowExec: []string{"/bin/login"}}, ""},
+		"a token that is gone":   {kubeconfigOf(good, `{tokenFile: gone}`), config.Cluster{}, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tc.section.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-			if err := os.WriteFile(tc.section.Kubeconfig, []byte(tc.text), 0o600); err != nil {
+			tc.cluster.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+			if err := os.WriteFile(tc.cluster.Kubeconfig, []byte(tc.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			err := tc.section.credentials().Check()
+			err := (&apiserver.Credentials{Cluster: tc.cluster}).Check()
 			switch {
 			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
 				t.Errorf("got %v, want %s", err, tc.want)
@@ -100,13 +101,13 @@ func TestForbiddenPartsOfAKubeconfigAreRefused_K8(t *testing.T) {
 				t.Error(err)
 			}
 			// "relay validate" tells the same, with the line.
-			file := filepath.Join(filepath.Dir(tc.section.Kubeconfig), "relay.yaml")
-			text := fmt.Sprintf("upstreams:\n- {name: east, kubernetes: {kubeconfig: kubeconfig, context: %q, allowExec: [%s]}}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n", tc.section.Context, strings.Join(tc.section.AllowExec, ","))
+			file := filepath.Join(filepath.Dir(tc.cluster.Kubeconfig), "relay.yaml")
+			text := fmt.Sprintf("upstreams:\n- {name: east, kubernetes: {cluster: {kubeconfig: kubeconfig, context: %q, allowExec: [%s]}}}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n", tc.cluster.Context, strings.Join(tc.cluster.AllowExec, ","))
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			_, err = config.Check(file, &Config{})
-			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "relay.yaml:2: upstreams[0].kubernetes.kubeconfig: ")) {
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "relay.yaml:2: upstreams[0].kubernetes.cluster.kubeconfig: ")) {
 				t.Errorf("validate: got %v, want %s", err, tc.want)
 			}
 		})
@@ -115,7 +116,7 @@ func TestForbiddenPartsOfAKubeconfigAreRefused_K8(t *testing.T) {
 
 func TestOutsideOfAClusterInClusterIsAnError(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if err := (&Config{InCluster: true}).credentials().Check(); err == nil || !strings.Contains(err.Error(), "the relay does not run in a pod") {
+	if err := (&apiserver.Credentials{Cluster: config.Cluster{InCluster: true}}).Check(); err == nil || !strings.Contains(err.Error(), "the relay does not run in a pod") {
 		t.Error(err)
 	}
 }
@@ -139,7 +140,7 @@ func configOf() config.Upstream {
 }
 
 func TestTheRevisionOfTheRelayCountsForClusters_C11(t *testing.T) {
-	text := "upstreams:\n- name: east\n  kubernetes: {inCluster: true}\nnode: {revision: stable}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n"
+	text := "upstreams:\n- name: east\n  kubernetes: {cluster: {inCluster: true}}\nnode: {revision: stable}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n"
 	c, err := config.Parse("relay.yaml", []byte(text), &Config{})
 	if err != nil || c.Upstreams[0].Import.Revision != "stable" {
 		t.Errorf("%v", err)
@@ -151,7 +152,7 @@ func TestIngressesOfFoundClustersNeedAProfileThatHasWhatTheyBecome(t *testing.T)
 	for rules, fits := range map[string]bool{
 		"": false, "import: {profile: routing}, ": true,
 	} {
-		text := "clusters:\n- name: fleet\n  secrets: {inCluster: true}\n  upstream: {" + rules + "kubernetes: {ingress: {mode: strict}}}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n"
+		text := "clusters:\n- name: fleet\n  secrets: {cluster: {inCluster: true}}\n  upstream: {" + rules + "kubernetes: {ingress: {mode: strict}}}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n"
 		_, err := config.Parse("relay.yaml", []byte(text), &Config{})
 		if fits && err != nil || !fits && (err == nil || !strings.Contains(err.Error(), "clusters[0].upstream.kubernetes.ingress.mode: Ingresses become Gateways and VirtualServices, and import leaves out")) {
 			t.Errorf("%q: %v", rules, err)

@@ -67,7 +67,7 @@ func TestDiscoveriesOfAllSourcesTakeTurns_K8(t *testing.T) {
 		}
 		s := newAPIServer(t)
 		cfg := configOf()
-		sectionOf(cfg).Kubeconfig = s.kubeconfig("t")
+		sectionOf(cfg).Cluster.Kubeconfig = s.kubeconfig("t")
 		source := newSource(cfg, upstreams.Env{Log: envOf().Log})
 		source.discoveries = semaphore.NewWeighted(1)
 		if err := source.client.Refresh(t.Context()); err != nil {

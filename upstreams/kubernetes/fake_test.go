@@ -111,10 +111,14 @@ func (s *apiServer) upstream(settings, more string) *world {
 	return w
 }
 
-// config returns a config with that upstream.
+// config returns a config with that upstream. allowExec is the last one of its settings.
 func (w *world) config(settings, more string) *config.Config {
 	w.t.Helper()
-	text := fmt.Sprintf("upstreams:\n- name: east\n  kubernetes: {kubeconfig: %q%s}\n%sdownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\nnode: {id: hub}\n", w.path, settings, more)
+	programs := ""
+	if i := strings.Index(settings, ", allowExec: "); i >= 0 {
+		settings, programs = settings[:i], settings[i:]
+	}
+	text := fmt.Sprintf("upstreams:\n- name: east\n  kubernetes: {cluster: {kubeconfig: %q%s}%s}\n%sdownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\nnode: {id: hub}\n", w.path, programs, settings, more)
 	cfg, err := config.Parse("relay.yaml", []byte(text), &Config{})
 	if err != nil {
 		w.t.Fatal(err)

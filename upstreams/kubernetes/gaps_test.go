@@ -114,7 +114,7 @@ func TestAnotherClusterIsNoticedAfterARestart_K4(t *testing.T) {
 		inBubble(t, name, func(t *testing.T) {
 			s := newAPIServer(t)
 			cfg := configOf()
-			sectionOf(cfg).Kubeconfig, sectionOf(cfg).ClusterUID = s.kubeconfig("t"), tc.settings
+			sectionOf(cfg).Cluster.Kubeconfig, sectionOf(cfg).ClusterUID = s.kubeconfig("t"), tc.settings
 			source := newSource(cfg, envOf())
 			source.prepare(&tc.feed)
 			if err := source.client.Refresh(t.Context()); err != nil {

@@ -143,7 +143,7 @@ func TestNothingIsConvertedBeforeTheMeshConfigIsKnown_K2(t *testing.T) {
 func TestWhatAModeContradictsIsRefused(t *testing.T) {
 	for text, want := range map[string]string{} {
 		_, err := config.Parse("relay.yaml", fmt.Appendf(nil, `
-upstreams: [{name: east, kubernetes: {inCluster: true, ingress: {%s}}}]
+upstreams: [{name: east, kubernetes: {cluster: {inCluster: true}, ingress: {%s}}}]
 downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 `, text), &Config{})
 		if err == nil || !strings.Contains(err.Error(), want) {

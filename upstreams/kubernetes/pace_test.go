@@ -57,7 +57,7 @@ func TestAllKindsWaitForOneAnswerOfWhichClusterItIs_K8(t *testing.T) {
 		s := newAPIServer(t)
 		s.Fault = func(w http.ResponseWriter, _ *http.Request) bool { fakekube.Fail(w, 500, "InternalError"); return true }
 		cfg := configOf()
-		sectionOf(cfg).Kubeconfig = s.kubeconfig("t")
+		sectionOf(cfg).Cluster.Kubeconfig = s.kubeconfig("t")
 		source := newSource(cfg, envOf())
 		source.pace.retry = time.Hour
 		source.prepare(&script{})
@@ -90,7 +90,7 @@ func TestAClusterThatCanNotBeToldAnyMoreIsNotMirrored_K4(t *testing.T) {
 		other := newAPIServer(t)
 		other.UID = "" // may not be read
 		other.entry("shop/z", "z.x")
-		fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
+		fakekube.WriteKubeconfig(t, w.source.section.Cluster.Kubeconfig, other.http, "t")
 		s.drop()
 		w.until("it was asked again and again", func() bool { return other.Asked("kube-system") > 6 })
 		w.until("it is denied", func() bool {
@@ -101,7 +101,7 @@ func TestAClusterThatCanNotBeToldAnyMoreIsNotMirrored_K4(t *testing.T) {
 		if n := other.Asked("serviceentries"); n > 0 {
 			t.Errorf("the other cluster was asked for its objects %d times", n)
 		}
-		fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
+		fakekube.WriteKubeconfig(t, w.source.section.Cluster.Kubeconfig, s.http, "t")
 		s.entry("shop/b", "b.x")
 		w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
 	})

@@ -40,7 +40,7 @@ func probe(u config.Upstream, env upstreams.Env) []doctor.Check {
 
 func (s *Source) probe(ctx context.Context, now time.Time) []doctor.Finding {
 	if err := s.client.Refresh(ctx); err != nil {
-		return []doctor.Finding{doctor.Bad("credentials", s.section.Kubeconfig, "the credentials can not be used", err.Error(), "correct kubeconfig and context, or inCluster")}
+		return []doctor.Finding{doctor.Bad("credentials", s.section.Cluster.Kubeconfig, "the credentials can not be used", err.Error(), "correct kubeconfig and context, or inCluster")}
 	}
 	c := s.client.Current()
 	found, err := s.contacted(ctx, c, now)

@@ -64,7 +64,7 @@ func TestDoctorLooksAtAnAPIServer(t *testing.T) {
 		"no file":       {"none", nil, doctor.Failed, "credentials", "can not be used", "kubeconfig"},
 	} {
 		s.Set(func() { s.Fault = tc.fault })
-		found := probed(t, &Config{Kubeconfig: tc.kubeconfig})
+		found := probed(t, &Config{Cluster: config.Cluster{Kubeconfig: tc.kubeconfig}})
 		ok := false
 		for _, f := range found {
 			ok = ok || f.Level == tc.level && f.Check == tc.check && strings.Contains(f.What, tc.what) && strings.Contains(f.Fix, tc.fix) && f.Upstream == "east"
@@ -92,7 +92,7 @@ func TestDoctorAsksForTheInputsToo(t *testing.T) {
 		if denied == "" {
 			s.Set(func() { s.Fault = nil })
 		}
-		found := probed(t, &Config{Kubeconfig: s.kubeconfig("t"), DiscoverySelectors: []string{"mesh=on"}, Ingress: Ingress{Mode: modeMesh, Namespace: "istio-system"}})
+		found := probed(t, &Config{Cluster: config.Cluster{Kubeconfig: s.kubeconfig("t")}, DiscoverySelectors: []string{"mesh=on"}, Ingress: Ingress{Mode: modeMesh, Namespace: "istio-system"}})
 		is := slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Level == doctor.Failed && strings.Contains(f.What, want) })
 		if is != (denied != "") {
 			t.Errorf("%q is denied: %+v", denied, found)
@@ -108,13 +108,13 @@ func TestDoctorAsksForWhatServicesAreMadeOf(t *testing.T) {
 		"services": doctor.Failed, "endpointslices": doctor.Failed, "pods": doctor.Warning, "nodes": doctor.Warning,
 	} {
 		s.Set(func() { s.Fault = failing("/"+denied, 403, "Forbidden") })
-		found := probed(t, &Config{Kubeconfig: s.kubeconfig("t")}, config.Services{Mode: config.ServicesDiscover})
+		found := probed(t, &Config{Cluster: config.Cluster{Kubeconfig: s.kubeconfig("t")}}, config.Services{Mode: config.ServicesDiscover})
 		if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
 			return f.Level == want && strings.Contains(f.What, "may not list and watch "+denied)
 		}) {
 			t.Errorf("%s are denied: %+v", denied, found)
 		}
-		if found = probed(t, &Config{Kubeconfig: s.kubeconfig("t")}); doctor.Worst(found) != doctor.OK {
+		if found = probed(t, &Config{Cluster: config.Cluster{Kubeconfig: s.kubeconfig("t")}}); doctor.Worst(found) != doctor.OK {
 			t.Errorf("%s are denied, and nothing needs them: %+v", denied, found)
 		}
 	}
@@ -132,7 +132,7 @@ func TestDoctorNamesTheNameOfAnAPIServer(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Replace(string(text), "certificate-authority:", "tls-server-name: east.invalid, certificate-authority:", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	found := probed(t, &Config{Kubeconfig: path})
+	found := probed(t, &Config{Cluster: config.Cluster{Kubeconfig: path}})
 	if len(found) != 1 || found[0].Check != "tls" || !strings.Contains(found[0].What, "another name") {
 		t.Errorf("%+v", found)
 	}
@@ -140,7 +140,7 @@ func TestDoctorNamesTheNameOfAnAPIServer(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Replace(string(text), ", certificate-authority: ca.crt", "", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	found = probed(t, &Config{Kubeconfig: path})
+	found = probed(t, &Config{Cluster: config.Cluster{Kubeconfig: path}})
 	if len(found) != 1 || found[0].Check != "tls" || !strings.Contains(found[0].Fix, "certificate-authority") {
 		t.Errorf("%+v", found)
 	}

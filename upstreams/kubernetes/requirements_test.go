@@ -121,8 +121,8 @@ func TestAServerThatIsDownDelaysOnlyItsOwnUpstream_K8(t *testing.T) {
 		up.entry("shop/up", "b.x")
 		w := &world{apiServer: up, t: t, aggregate: mirror.NewAggregate()}
 		cfg, err := config.Parse("relay.yaml", fmt.Appendf(nil, `upstreams:
-- {name: down, kubernetes: {kubeconfig: %q}}
-- {name: up, kubernetes: {kubeconfig: %q}}
+- {name: down, kubernetes: {cluster: {kubeconfig: %q}}}
+- {name: up, kubernetes: {cluster: {kubeconfig: %q}}}
 downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 `, down.kubeconfig("t"), up.kubeconfig("t")), &Config{})
 		if err != nil {

@@ -75,7 +75,7 @@ func Kind() upstreams.Kind {
 			return s, nil
 		},
 		Check: func(u config.Upstream) error {
-			if sectionOf(u).InCluster || sectionOf(u).Found != nil {
+			if sectionOf(u).Cluster.InCluster || sectionOf(u).Found != nil {
 				return nil // the config may be checked on another host, and a found cluster must not fail a reload
 			}
 			return sectionOf(u).credentials().Check()

@@ -287,7 +287,7 @@ func TestCredentialsRotateWithoutARelist_K8(t *testing.T) {
 		for i := range 20 {
 			token := fmt.Sprint("t", i)
 			s.Set(func() { s.Token = token })
-			fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, s.http, token)
+			fakekube.WriteKubeconfig(t, w.source.section.Cluster.Kubeconfig, s.http, token)
 			w.until("the new token is used", func() bool { return w.detail().Rotations == uint64(i+1) })
 			s.entry("shop/a", fmt.Sprintf("a%d.x", i)) // over the stream of before
 		}
@@ -327,13 +327,13 @@ func TestAnotherClusterBehindTheKubeconfigIsNotMirrored_K4(t *testing.T) {
 		other := newAPIServer(t)
 		other.UID = "two"
 		other.entry("shop/z", "z.x")
-		fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
+		fakekube.WriteKubeconfig(t, w.source.section.Cluster.Kubeconfig, other.http, "t")
 		s.drop()
 		w.until("it tells that it is another cluster", func() bool {
 			return w.status().State == upstreams.StateFailed && strings.Contains(w.status().LastError, "this is another cluster: its kube-system has the uid two")
 		})
 		w.serves("ServiceEntry shop/a")
-		fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
+		fakekube.WriteKubeconfig(t, w.source.section.Cluster.Kubeconfig, s.http, "t")
 		w.synced()
 		s.entry("shop/b", "b.x")
 		w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")

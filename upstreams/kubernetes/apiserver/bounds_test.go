@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"meshrelay/config"
 	"meshrelay/internal/testing/fakekube"
 )
 
@@ -24,7 +25,7 @@ func clientOf(t *testing.T, f http.HandlerFunc) *Client {
 	}
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	fakekube.WriteKubeconfig(t, path, s.Start(t), "t")
-	c := NewClient(&Credentials{Kubeconfig: path}, "test")
+	c := NewClient(&Credentials{Cluster: config.Cluster{Kubeconfig: path}}, "test")
 	if err := c.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}

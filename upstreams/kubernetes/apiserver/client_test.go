@@ -20,6 +20,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"k8s.io/client-go/rest"
+
+	"meshrelay/config"
 )
 
 // kubeconfigOf returns a kubeconfig with other parts.
@@ -61,7 +63,7 @@ func TestAClientCertificateThatHasExpiredIsNamed_K9(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c := NewClient(&Credentials{Kubeconfig: filepath.Join(dir, "kubeconfig")}, "test")
+		c := NewClient(&Credentials{Cluster: config.Cluster{Kubeconfig: filepath.Join(dir, "kubeconfig")}}, "test")
 		if err := c.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +73,7 @@ func TestAClientCertificateThatHasExpiredIsNamed_K9(t *testing.T) {
 		}
 	}
 	// Others are told where to look.
-	for want, section := range map[string]*Credentials{"service account of the pod": {InCluster: true}, "kubeconfig that was found": {Found: NewKubeconfig("")}} {
+	for want, section := range map[string]*Credentials{"service account of the pod": {Cluster: config.Cluster{InCluster: true}}, "kubeconfig that was found": {Found: NewKubeconfig("")}} {
 		c := NewClient(section, "test")
 		c.now = &Conn{access: access{config: &rest.Config{}}}
 		if told := c.Explain(unauthorized); !strings.Contains(told.Error(), want) {
@@ -84,7 +86,7 @@ func TestAClientCertificateThatHasExpiredIsNamed_K9(t *testing.T) {
 }
 
 func TestATransportFollowsNoRedirectAndIsHTTP2(t *testing.T) {
-	section := &Credentials{Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	section := &Credentials{Cluster: config.Cluster{Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}}
 	if err := os.WriteFile(section.Kubeconfig, []byte(kubeconfigOf(`{server: "https://127.0.0.1:1"}`, `{token: t}`)), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +119,7 @@ func TestProxiesAreThoseOfTheKubeconfigOrTheEnvironment_K8(t *testing.T) {
 		if err := os.WriteFile(path, []byte(kubeconfigOf(cluster, `{token: t}`)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		a, err := accessOf(&Credentials{Kubeconfig: path})
+		a, err := accessOf(&Credentials{Cluster: config.Cluster{Kubeconfig: path}})
 		if err != nil {
 			t.Fatal(err)
 		}

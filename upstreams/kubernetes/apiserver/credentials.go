@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"meshrelay/config"
 	"meshrelay/internal/certfile"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/servers"
@@ -41,12 +42,9 @@ const accountPath = "/var/run/secrets/kubernetes.io/serviceaccount"
 // Credentials name the source of the credentials for an API server: a kubeconfig file, the service account of
 // the pod, or the kubeconfig of a found cluster.
 type Credentials struct {
-	Kubeconfig string
-	Context    string // of the kubeconfig, empty for the current one
-	InCluster  bool
-	AllowExec  []string    // programs that the kubeconfig may run, as it writes them
-	Account    string      // directory of the service account, empty for the usual one
-	Found      *Kubeconfig // used instead of a file, unless nil
+	config.Cluster
+	Account string      // directory of the service account, empty for the usual one
+	Found   *Kubeconfig // used instead of a file, unless nil
 }
 
 // Place names the source of the credentials.

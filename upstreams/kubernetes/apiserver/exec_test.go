@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/config"
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 )
@@ -35,7 +36,7 @@ func programKubeconfig(t *testing.T, server *httptest.Server, script string) Cre
 	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Credentials{Kubeconfig: path, AllowExec: []string{program}}
+	return Credentials{Cluster: config.Cluster{Kubeconfig: path, AllowExec: []string{program}}}
 }
 
 // prints is a script that prints a credential.

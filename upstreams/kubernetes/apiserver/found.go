@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"meshrelay/config"
 	"meshrelay/internal/servers"
 )
 
@@ -21,16 +22,9 @@ const MaxKubeconfig = 256 << 10
 
 // Trust limits the content of a found cluster's kubeconfig. Its author may not be the operator of the relay.
 type Trust struct {
-	AllowExec []Program
+	AllowExec []config.Program
 	// AllowServers are the elements of servers.Rules.
 	AllowServers []string
-}
-
-// Program is a program with its arguments, and with variables in addition to those of the relay.
-type Program struct {
-	Command string // as the kubeconfig writes it
-	Args    []string
-	Env     map[string]string
 }
 
 // Kubeconfig is the kubeconfig of a found cluster. When it is replaced, new requests use the new one within
@@ -152,8 +146,8 @@ func (t *Trust) bind(x *api.ExecConfig) error {
 	if len(t.AllowServers) == 0 {
 		return fmt.Errorf("it runs the program %q, whose credential could go to any server: list the servers that may get it in clusters[].allowServers", x.Command)
 	}
-	of := slices.DeleteFunc(slices.Clone(t.AllowExec), func(p Program) bool { return p.Command != x.Command })
-	i := slices.IndexFunc(of, func(p Program) bool { return slices.Equal(p.Args, x.Args) })
+	of := slices.DeleteFunc(slices.Clone(t.AllowExec), func(p config.Program) bool { return p.Command != x.Command })
+	i := slices.IndexFunc(of, func(p config.Program) bool { return slices.Equal(p.Args, x.Args) })
 	if i < 0 && len(of) == 1 {
 		i = 0
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"meshrelay/config"
 	"meshrelay/internal/testing/fakekube"
 )
 
@@ -61,7 +62,7 @@ func TestAFoundKubeconfigRunsNothingAndReadsNoFile(t *testing.T) {
 		"users: a": "it is not a kubeconfig",
 		good + strings.Repeat("#", MaxKubeconfig): "it is larger than 256 KiB",
 	} {
-		err := CheckKubeconfig([]byte(text), Trust{AllowExec: []Program{{Command: "gke"}}, AllowServers: []string{loopback}})
+		err := CheckKubeconfig([]byte(text), Trust{AllowExec: []config.Program{{Command: "gke"}}, AllowServers: []string{loopback}})
 		if err != nil && strings.Contains(err.Error(), "SECRET") {
 			t.Errorf("the error quotes a secret: %v", err)
 		}
@@ -69,7 +70,7 @@ func TestAFoundKubeconfigRunsNothingAndReadsNoFile(t *testing.T) {
 			t.Errorf("%.400s\n%v, want %s", text, err, want)
 		}
 	}
-	if err := CheckKubeconfig([]byte(with("{token: t}", exec)), Trust{AllowExec: []Program{{Command: "aws"}}, AllowServers: []string{loopback}}); err != nil {
+	if err := CheckKubeconfig([]byte(with("{token: t}", exec)), Trust{AllowExec: []config.Program{{Command: "aws"}}, AllowServers: []string{loopback}}); err != nil {
 		t.Error(err)
 	}
 	if err := CheckKubeconfig([]byte(with("certificate-authority-data", "proxy-url: 'http://p:1', certificate-authority-data")), Trust{AllowServers: []string{loopback}}); err != nil {

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
+
+	"meshrelay/config"
 )
 
 // kubeconfigBombs are kubeconfigs, within their size, that a library makes much more of.
@@ -42,7 +44,7 @@ func TestAKubeconfigIsBoundedBeforeTheLibraryReadsIt(t *testing.T) {
 		}
 		for place, check := range map[string]func() error{
 			"found":  func() error { return CheckKubeconfig([]byte(bomb), Trust{}) },
-			"a file": (&Credentials{Kubeconfig: path}).Check,
+			"a file": (&Credentials{Cluster: config.Cluster{Kubeconfig: path}}).Check,
 		} {
 			var err error
 			if used := allocated(func() { err = check() }); used > 64<<20 {

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"meshrelay/config"
 	"meshrelay/internal/testing/fakekube"
 )
 
@@ -77,7 +78,7 @@ func TestTheServersOfAnOperatorsKubeconfigAreNotJudged(t *testing.T) {
 	server, _ := counted(t)
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	fakekube.WriteKubeconfig(t, path, server, "t")
-	c := NewClient(&Credentials{Kubeconfig: path}, "test")
+	c := NewClient(&Credentials{Cluster: config.Cluster{Kubeconfig: path}}, "test")
 	defer c.Close()
 	if err := c.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
@@ -246,9 +247,9 @@ func TestAProgramHasTheArgumentsAndVariablesOfTheConfigAlone(t *testing.T) {
 		text := string(foundKubeconfig(server, fmt.Sprintf(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: %q, interactiveMode: Never, provideClusterInfo: true%s}}`, program, fields)))
 		return []byte(strings.Replace(text, "certificate-authority-data", "extensions: [{name: client.authentication.k8s.io/exec, extension: {evil: evil}}], certificate-authority-data", 1))
 	}
-	bare := Program{Command: program}
-	full := Program{Command: program, Args: []string{"token", "--quiet"}, Env: map[string]string{"WHO": "relay"}}
-	other := Program{Command: program, Args: []string{"token", "--cluster=b"}, Env: map[string]string{"WHO": "b"}}
+	bare := config.Program{Command: program}
+	full := config.Program{Command: program, Args: []string{"token", "--quiet"}, Env: map[string]string{"WHO": "relay"}}
+	other := config.Program{Command: program, Args: []string{"token", "--cluster=b"}, Env: map[string]string{"WHO": "b"}}
 	const evil = `, args: [evil, evil2], env: [{name: EVIL, value: evil}]`
 	for _, tc := range []struct {
 		fields string
@@ -256,18 +257,18 @@ func TestAProgramHasTheArgumentsAndVariablesOfTheConfigAlone(t *testing.T) {
 		want   string // of what the program is told
 		err    string
 	}{
-		{"", Trust{AllowExec: []Program{bare}, AllowServers: loopback}, "args= who= proxy= {", ""},
-		{"", Trust{AllowExec: []Program{full}, AllowServers: loopback}, "args=token --quiet who=relay proxy= {", ""},
-		{evil, Trust{AllowExec: []Program{full}, AllowServers: loopback}, "args=token --quiet who=relay proxy= {", ""},
-		{evil, Trust{AllowExec: []Program{bare, full}, AllowServers: loopback}, "", "arguments or variables, and only the config does so"},
-		{`, args: [token, --cluster=b]`, Trust{AllowExec: []Program{full, other}, AllowServers: loopback}, "args=token --cluster=b who=b proxy= {", ""},
-		{evil, Trust{AllowExec: []Program{bare}, AllowServers: loopback}, "", "arguments or variables, and only the config does so: write {command: "},
-		{`, args: [evil]`, Trust{AllowExec: []Program{bare}, AllowServers: loopback}, "", "arguments or variables, and only the config does so"},
-		{`, env: [{name: EVIL, value: evil}]`, Trust{AllowExec: []Program{bare}, AllowServers: loopback}, "", "arguments or variables, and only the config does so"},
-		{evil, Trust{AllowExec: []Program{full, other}, AllowServers: loopback}, "", "arguments or variables, and only the config does so"},
+		{"", Trust{AllowExec: []config.Program{bare}, AllowServers: loopback}, "args= who= proxy= {", ""},
+		{"", Trust{AllowExec: []config.Program{full}, AllowServers: loopback}, "args=token --quiet who=relay proxy= {", ""},
+		{evil, Trust{AllowExec: []config.Program{full}, AllowServers: loopback}, "args=token --quiet who=relay proxy= {", ""},
+		{evil, Trust{AllowExec: []config.Program{bare, full}, AllowServers: loopback}, "", "arguments or variables, and only the config does so"},
+		{`, args: [token, --cluster=b]`, Trust{AllowExec: []config.Program{full, other}, AllowServers: loopback}, "args=token --cluster=b who=b proxy= {", ""},
+		{evil, Trust{AllowExec: []config.Program{bare}, AllowServers: loopback}, "", "arguments or variables, and only the config does so: write {command: "},
+		{`, args: [evil]`, Trust{AllowExec: []config.Program{bare}, AllowServers: loopback}, "", "arguments or variables, and only the config does so"},
+		{`, env: [{name: EVIL, value: evil}]`, Trust{AllowExec: []config.Program{bare}, AllowServers: loopback}, "", "arguments or variables, and only the config does so"},
+		{evil, Trust{AllowExec: []config.Program{full, other}, AllowServers: loopback}, "", "arguments or variables, and only the config does so"},
 		{"", Trust{AllowServers: loopback}, "", "name it in allowExec"},
-		{"", Trust{AllowExec: []Program{bare}}, "", "could go to any server: list the servers that may get it in clusters[].allowServers"},
-		{"", Trust{AllowExec: []Program{bare}, AllowServers: []string{"*.example"}}, "", "127.0.0.1"},
+		{"", Trust{AllowExec: []config.Program{bare}}, "", "could go to any server: list the servers that may get it in clusters[].allowServers"},
+		{"", Trust{AllowExec: []config.Program{bare}, AllowServers: []string{"*.example"}}, "", "127.0.0.1"},
 	} {
 		_ = os.Remove(note)
 		access := NewKubeconfig("none")
@@ -296,7 +297,7 @@ func TestAProgramRunsAgainWhenTheConfigChangesItsArguments(t *testing.T) {
 	defer c.Close()
 	for _, arg := range []string{"a", "a", "b"} {
 		access.Set(foundKubeconfig(server, fmt.Sprintf(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: %q, interactiveMode: Never}}`, program)),
-			Trust{AllowExec: []Program{{Command: program, Args: []string{arg}}}, AllowServers: []string{"127.0.0.1"}})
+			Trust{AllowExec: []config.Program{{Command: program, Args: []string{arg}}}, AllowServers: []string{"127.0.0.1"}})
 		if err := c.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}

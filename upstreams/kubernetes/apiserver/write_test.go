@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"meshrelay/config"
 	"meshrelay/internal/testing/fakekube"
 )
 
@@ -25,7 +26,7 @@ func writes(t *testing.T, f http.HandlerFunc) *Conn {
 	t.Cleanup(server.Close)
 	path := t.TempDir() + "/kubeconfig"
 	fakekube.WriteKubeconfig(t, path, server, "secret")
-	c := NewClient(&Credentials{Kubeconfig: path}, "test")
+	c := NewClient(&Credentials{Cluster: config.Cluster{Kubeconfig: path}}, "test")
 	t.Cleanup(c.Close)
 	if err := c.Refresh(t.Context()); err != nil {
 		t.Fatal(err)

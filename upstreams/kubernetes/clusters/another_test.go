@@ -14,7 +14,7 @@ func TestAFoundClusterDoesNotPassForAnother(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e"), "west": h.kubeconfig("w"), "North": h.kubeconfig("north"), "south": h.kubeconfig("s")})
 	h.secret("two", map[string][]byte{"south": h.kubeconfig("x")})
-	cfg := h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}")
+	cfg := h.parse(dir, "- {name: fleet, secrets: {cluster: {kubeconfig: hub}}}")
 	cfg.Upstreams = []config.Upstream{
 		{Name: "north", ClusterID: "n", Source: &kubernetes.Config{}}, {Name: "api", ClusterID: "east", Source: &kubernetes.Config{}}, {Name: "istiod", ClusterID: "west", Source: controlPlane{}},
 	}

@@ -161,7 +161,7 @@ func TestAMemoryThatOthersCouldHaveWrittenIsNotUsed(t *testing.T) {
 func TestAReloadTakesOverOtherRulesOfClusters(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e"), "West_1": h.kubeconfig("w")})
-	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}"))
+	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {cluster: {kubeconfig: hub}}}"))
 	f.has("West_1 found", "east found")
 	before := f.upstreams()
 
@@ -170,7 +170,7 @@ func TestAReloadTakesOverOtherRulesOfClusters(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	f.has("West_1 found", "east found")
-	f.cfg = h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}, ignore: [West_1], upstream: {rewrite: {namespacePrefix: \"{cluster}-\"}}}")
+	f.cfg = h.parse(dir, "- {name: fleet, secrets: {cluster: {kubeconfig: hub}}, ignore: [West_1], upstream: {rewrite: {namespacePrefix: \"{cluster}-\"}}}")
 	f.Adopt(f.cfg)
 	f.has("east found")
 	after := f.upstreams()["east"]
@@ -185,7 +185,7 @@ func TestAReloadTakesOverOtherRulesOfClusters(t *testing.T) {
 	})
 	f.has("east found")
 	h.secretIn("more", "two", map[string][]byte{"north": h.kubeconfig("n1")})
-	f.cfg = h.parse(dir, "- {name: other, secrets: {kubeconfig: hub, namespace: more}}")
+	f.cfg = h.parse(dir, "- {name: other, secrets: {cluster: {kubeconfig: hub}, namespace: more}}")
 	f.Adopt(f.cfg)
 	f.has("north found")
 }
@@ -194,7 +194,7 @@ func TestTwoPartsDoNotFollowOneClusterTwice(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
 	h.secretIn("more", "two", map[string][]byte{"east": h.kubeconfig("e"), "west": h.kubeconfig("w"), "empty": nil})
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
-	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, secrets: {kubeconfig: hub, namespace: more}}"))
+	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {cluster: {kubeconfig: hub}}}\n- {name: more, secrets: {cluster: {kubeconfig: hub}, namespace: more}}"))
 	f.has("east found", "west found")
 	f.until("who has it", func() bool {
 		return strings.Contains(fmt.Sprint(f.Problems()), "empty in secret more/two is not followed: the kubeconfig is empty")
@@ -212,7 +212,7 @@ func TestAClusterThatOnePartRemovesIsFreeForTheNext(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
 	h.secretIn("more", "two", map[string][]byte{"east": h.kubeconfig("east")})
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
-	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, secrets: {kubeconfig: hub, namespace: more}}"))
+	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {cluster: {kubeconfig: hub}}}\n- {name: more, secrets: {cluster: {kubeconfig: hub}, namespace: more}}"))
 	f.until("the first part has it", func() bool { return len(f.Status()[1].Refused) == 1 && len(f.Status()[0].Clusters) == 1 })
 	h.secret("one", nil)
 	f.has("east orphaned")
@@ -247,7 +247,7 @@ func TestAClusterThatOnePartRemovesIsFreeForTheNext(t *testing.T) {
 func TestClustersWithProgramsAreNotFollowedWithoutServers(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e"), "west": h.withProgram("sh")})
-	part := "- {name: fleet, secrets: {kubeconfig: hub}, allowExec: [sh], allowServers: [%s]}"
+	part := "- {name: fleet, secrets: {cluster: {kubeconfig: hub}}, allowExec: [sh], allowServers: [%s]}"
 	f := finds(t, "", h.parse(dir, fmt.Sprintf(part, "127.0.0.1")))
 	f.has("east found", "west found")
 	f.stop()

@@ -217,4 +217,4 @@ func (f *found) upstreams() map[string]config.Upstream {
 	return out
 }
 
-const fleet = "- {name: fleet, secrets: {kubeconfig: hub}, upstream: {rewrite: {namespacePrefix: \"{cluster}-\"}}}"
+const fleet = "- {name: fleet, secrets: {cluster: {kubeconfig: hub}}, upstream: {rewrite: {namespacePrefix: \"{cluster}-\"}}}"

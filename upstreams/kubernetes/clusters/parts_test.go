@@ -14,7 +14,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
-const twoParts = "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, secrets: {kubeconfig: hub, namespace: more}}"
+const twoParts = "- {name: fleet, secrets: {cluster: {kubeconfig: hub}}}\n- {name: more, secrets: {cluster: {kubeconfig: hub}, namespace: more}}"
 
 // of returns the clusters of each part, as "PART: ID STATE".
 func (f *found) of() (all []string) {
@@ -81,9 +81,9 @@ func TestAClusterThatALaterPartIgnoresIsFreeInTheSameStep(t *testing.T) {
 // if that has found it. Nothing of it is removed, and where the templates are alike, nothing changes.
 func TestAClusterOfAPartThatGoesIsThatOfAnotherPartThatHasIt(t *testing.T) {
 	for name, parts := range map[string]string{
-		"the part goes":                         "- {name: more, secrets: {kubeconfig: hub, namespace: more}}",
-		"the part leaves it out":                strings.Replace(twoParts, "hub}", "hub}, ignore: [east, west]", 1),
-		"the part goes, and another one is new": "- {name: new, secrets: {kubeconfig: hub, namespace: new}}\n- {name: more, secrets: {kubeconfig: hub, namespace: more}}",
+		"the part goes":                         "- {name: more, secrets: {cluster: {kubeconfig: hub}, namespace: more}}",
+		"the part leaves it out":                strings.Replace(twoParts, "hub}}", "hub}}, ignore: [east, west]", 1),
+		"the part goes, and another one is new": "- {name: new, secrets: {cluster: {kubeconfig: hub}, namespace: new}}\n- {name: more, secrets: {cluster: {kubeconfig: hub}, namespace: more}}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, told := offline(t, twoParts)
@@ -93,7 +93,7 @@ func TestAClusterOfAPartThatGoesIsThatOfAnotherPartThatHasIt(t *testing.T) {
 			if got := f.of(); !slices.Equal(got, []string{"fleet: east found", "fleet: west found"}) {
 				t.Fatalf("%q", got)
 			}
-			f.cfg = f.parse(filepath.Dir(f.Finder.cfg.Clusters[1].Secrets.Kubeconfig), parts)
+			f.cfg = f.parse(filepath.Dir(f.Finder.cfg.Clusters[1].Secrets.Cluster.Kubeconfig), parts)
 			for _, when := range []string{"before it is adopted", "after that"} {
 				if after := f.upstreams(); len(after) != 1 || !reflect.DeepEqual(after["east"], before["east"]) {
 					t.Errorf("%s: %+v", when, after)
@@ -121,7 +121,7 @@ func TestWhatWasReadInAnotherWayTakesNoCluster(t *testing.T) {
 	f, told := offline(t, twoParts)
 	told("fleet", nil, "east")
 	told("more", nil, "east")
-	f.Adopt(f.parse(t.TempDir(), "- {name: more, secrets: {kubeconfig: hub, namespace: elsewhere}}"))
+	f.Adopt(f.parse(t.TempDir(), "- {name: more, secrets: {cluster: {kubeconfig: hub}, namespace: elsewhere}}"))
 	if got := f.of(); len(got) > 0 {
 		t.Errorf("%q", got)
 	}

@@ -61,7 +61,7 @@ func remembered(dir string) []doctor.Finding {
 
 // programs checks that the programs exist which kubeconfigs may run.
 func programs(c config.Clusters) (found []doctor.Finding) {
-	allowed := slices.Clone(c.Secrets.AllowExec)
+	allowed := slices.Clone(c.Secrets.Cluster.AllowExec)
 	for _, one := range c.AllowExec {
 		allowed = append(allowed, one.Command)
 	}

@@ -21,7 +21,7 @@ func (h *hubServer) withProgram(command string) []byte {
 }
 
 func TestDoctorLooksAtThePlacesOfClusters(t *testing.T) {
-	const secrets = "- {name: fleet, secrets: {kubeconfig: hub}%s}"
+	const secrets = "- {name: fleet, secrets: {cluster: {kubeconfig: hub}}%s}"
 	plain := func(h *hubServer) map[string][]byte { return map[string][]byte{"east": h.kubeconfig("e")} }
 	for name, tc := range map[string]struct {
 		parts   string
@@ -83,7 +83,7 @@ func TestDoctorNamesAFewClustersAndCountsTheRest(t *testing.T) {
 	}
 	h.secret("good", good)
 	h.secret("bad", bad)
-	found := doctor.Run(t.Context(), await.Limit, Probe(h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}")))
+	found := doctor.Run(t.Context(), await.Limit, Probe(h.parse(dir, "- {name: fleet, secrets: {cluster: {kubeconfig: hub}}}")))
 	text := fmt.Sprint(found)
 	if len(found) != 8 || !strings.Contains(text, "15 more are not followed") || !strings.Contains(text, "found: good00, good01, good02, good03, good04 and 15 more") {
 		t.Errorf("%d findings: %s", len(found), text)

@@ -29,7 +29,7 @@ type reader struct {
 func readerOf(c config.Clusters, pace hub.Pace) *reader {
 	s := c.Secrets
 	return &reader{
-		hub:     hub.New(&apiserver.Credentials{Kubeconfig: s.Kubeconfig, Context: s.Context, InCluster: s.InCluster, AllowExec: s.AllowExec}, "clusters "+c.Name, pace),
+		hub:     hub.New(&apiserver.Credentials{Cluster: s.Cluster}, "clusters "+c.Name, pace),
 		of:      hub.Collection{Path: "/api/v1/namespaces/" + s.Namespace + "/secrets", Selector: s.Selector},
 		checker: &checker{trust: TrustOf(c)},
 	}
@@ -37,11 +37,7 @@ func readerOf(c config.Clusters, pace hub.Pace) *reader {
 
 // TrustOf returns what the kubeconfigs of a part may use.
 func TrustOf(c config.Clusters) apiserver.Trust {
-	t := apiserver.Trust{AllowServers: c.AllowServers}
-	for _, p := range c.AllowExec {
-		t.AllowExec = append(t.AllowExec, apiserver.Program(p))
-	}
-	return t
+	return apiserver.Trust{AllowExec: c.AllowExec, AllowServers: c.AllowServers}
 }
 
 // checker checks kubeconfigs, each content once.

@@ -10,10 +10,10 @@ import (
 // sourceOf identifies the place where a part finds its clusters: a hub, and a namespace there.
 func sourceOf(c config.Clusters) string {
 	s := c.Secrets
-	if s.InCluster {
+	if s.Cluster.InCluster {
 		return fmt.Sprintf("secrets in namespace %s of the relay's own cluster", s.Namespace)
 	}
-	return fmt.Sprintf("secrets in namespace %s of kubeconfig %q, context %q", s.Namespace, s.Kubeconfig, s.Context)
+	return fmt.Sprintf("secrets in namespace %s of kubeconfig %q, context %q", s.Namespace, s.Cluster.Kubeconfig, s.Cluster.Context)
 }
 
 // former is the state of a part before a reload. It is empty for a new part.

@@ -49,12 +49,12 @@ func TestPartsAreTheSameBySourceThenByName(t *testing.T) {
 	secrets := func(name string, s config.ClusterSecrets) config.Clusters {
 		return config.Clusters{Name: name, Secrets: &s}
 	}
-	own := config.ClusterSecrets{InCluster: true, Namespace: "istio-system", Selector: "a"}
-	other := config.ClusterSecrets{Kubeconfig: "/hub", Context: "x", Namespace: "istio-system"}
+	own := config.ClusterSecrets{Cluster: config.Cluster{InCluster: true}, Namespace: "istio-system", Selector: "a"}
+	other := config.ClusterSecrets{Cluster: config.Cluster{Kubeconfig: "/hub", Context: "x"}, Namespace: "istio-system"}
 	selected, elsewhere, context := own, own, other
 	there, far := own, own
 	there.Namespace, far.Namespace = "a", "b"
-	selected.Selector, elsewhere.Namespace, context.Context = "b", "fleet", "y"
+	selected.Selector, elsewhere.Namespace, context.Cluster.Context = "b", "fleet", "y"
 	for name, tc := range map[string]struct {
 		before, after []config.Clusters
 		want          string

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/config"
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -44,7 +45,7 @@ func (s *server) follows(of Collection) <-chan told {
 	s.t.Helper()
 	path := filepath.Join(s.t.TempDir(), "kubeconfig")
 	fakekube.WriteKubeconfig(s.t, path, s.http, "t")
-	hub := New(&apiserver.Credentials{Kubeconfig: path}, "test", quick)
+	hub := New(&apiserver.Credentials{Cluster: config.Cluster{Kubeconfig: path}}, "test", quick)
 	ctx, cancel := context.WithCancel(context.Background())
 	ch, done := make(chan told, 1000), make(chan struct{})
 	go func() {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"meshrelay/config"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/object"
@@ -138,7 +139,7 @@ func connect(t *testing.T, server *httptest.Server) func(context.Context) (*apis
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	fakekube.WriteKubeconfig(t, path, server, "t")
-	client := apiserver.NewClient(&apiserver.Credentials{Kubeconfig: path}, "test")
+	client := apiserver.NewClient(&apiserver.Credentials{Cluster: config.Cluster{Kubeconfig: path}}, "test")
 	client.Dial = fakekube.Dial
 	t.Cleanup(client.Close)
 	if err := client.Refresh(t.Context()); err != nil {
