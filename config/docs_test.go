@@ -67,6 +67,27 @@ func reference(t *testing.T) map[string]string {
 	return documented
 }
 
+// TestTheReferenceTellsWhenToSetEachField: the last column of each field with a value of its own. A field for which
+// nobody can name a case should be a constant.
+func TestTheReferenceTellsWhenToSetEachField(t *testing.T) {
+	documented, fields := reference(t), settable("", config.SchemaOf(func(string) string { return "" }, sources()...))
+	for _, field := range fields {
+		field = strings.Replace(field, "clusters[].upstream.", "upstreams[].", 1)
+		for _, block := range []string{"upstreams[].kubernetes.", "clusters[].secrets.", "sinks[].", "replicas."} {
+			if of, is := strings.CutPrefix(field, block+"cluster."); is {
+				field = "cluster." + of
+			}
+		}
+		cells := regexp.MustCompile(`[^\\]\|`).Split(documented[field], -1)
+		if len(cells) != 6 || len(strings.TrimSpace(cells[4])) < len("always") {
+			t.Errorf("the row of %s does not tell when one sets it: %q", field, cells)
+		}
+	}
+	if len(fields) < 100 {
+		t.Errorf("only %d fields were found", len(fields))
+	}
+}
+
 func TestReferenceHasEveryFieldAndNoOther(t *testing.T) {
 	documented := reference(t)
 	fields := fieldPaths("", reflect.TypeFor[config.Config]())

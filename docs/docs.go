@@ -14,20 +14,23 @@ var reference string
 //go:embed runbooks/*.md
 var runbooks embed.FS
 
-// row is a row of the reference: field, type, default, range, and meaning.
-var row = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|(.*)\\|(.*)\\|(.*)\\|(.*)\\|$")
+// row is a row of the reference: field, type, default, range, meaning, and when one sets it.
+var row = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|(.*)\\|(.*)\\|(.*)\\|(.*)\\|(.*)\\|$")
 
 // link is a link of Markdown.
 var link = regexp.MustCompile(`\[([^\]]+)\]\([^)]+\)`)
 
-// Fields returns the meaning of each field of the config file as plain text, by the path of the field. It
-// reads configuration.md, which has the fields of a block "cluster" once.
+// Fields returns the meaning of each field of the config file as plain text, by the path of the field, and the case
+// in which one sets it. It reads configuration.md, which has the fields of a block "cluster" once.
 func Fields() map[string]string {
 	all, shared, blocks := map[string]string{}, map[string]string{}, []string{}
 	for _, m := range row.FindAllStringSubmatch(reference, -1) {
 		text := strings.TrimSpace(m[5])
 		if bounds := strings.TrimSpace(m[4]); bounds != "" && text != "" {
 			text += " Range: " + bounds + "."
+		}
+		if when := strings.TrimSpace(m[6]); when != "" {
+			text += " When to set it: " + when + "."
 		}
 		in := all
 		if strings.HasPrefix(m[1], "cluster.") {
