@@ -70,7 +70,7 @@ func details(n int) *rpcstatus.Status {
 
 func newIncoming(first bool) *incoming {
 	limits := &atomic.Pointer[Limits]{}
-	limits.Store(must(Limits{}.complete()))
+	limits.Store(Limits{}.complete())
 	return &incoming{ctx: context.Background(), decoding: newDecoding(32 << 20), limits: limits, first: first}
 }
 

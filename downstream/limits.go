@@ -1,7 +1,7 @@
 package downstream
 
 import (
-	"errors"
+	"cmp"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -29,20 +29,20 @@ type Limits struct {
 	MaxVersionBytes int
 }
 
-// complete returns l with its defaults. The error names each negative limit.
-func (l Limits) complete() (*Limits, error) {
-	return &l, errors.Join(l.Complete(), admit.Complete([]admit.Limit{
-		{Name: "MaxNodeBytes", Value: &l.MaxNodeBytes, Default: 256 << 10},
-		{Name: "MaxTypesPerClient", Value: &l.MaxTypesPerClient, Default: 256},
-		{Name: "MaxViewsPerPeer", Value: &l.MaxViewsPerPeer, Default: maxViews / 4},
-		{Name: "MaxNamesPerClient", Value: &l.MaxNamesPerClient, Default: 65_536},
-		{Name: "MaxNameBytesPerClient", Value: &l.MaxNameBytesPerClient, Default: 8 << 20},
-		{Name: "MaxNamesPerPeer", Value: &l.MaxNamesPerPeer, Default: 262_144},
-		{Name: "MaxNameBytesPerPeer", Value: &l.MaxNameBytesPerPeer, Default: 32 << 20},
-		{Name: "MaxNames", Value: &l.MaxNames, Default: 524_288},
-		{Name: "MaxNameBytes", Value: &l.MaxNameBytes, Default: 64 << 20},
-		{Name: "MaxVersionBytes", Value: &l.MaxVersionBytes, Default: 128 << 20},
-	}))
+// complete returns l with its defaults.
+func (l Limits) complete() *Limits {
+	l.Complete()
+	l.MaxNodeBytes = cmp.Or(l.MaxNodeBytes, 256<<10)
+	l.MaxTypesPerClient = cmp.Or(l.MaxTypesPerClient, 256)
+	l.MaxViewsPerPeer = cmp.Or(l.MaxViewsPerPeer, maxViews/4)
+	l.MaxNamesPerClient = cmp.Or(l.MaxNamesPerClient, 65_536)
+	l.MaxNameBytesPerClient = cmp.Or(l.MaxNameBytesPerClient, 8<<20)
+	l.MaxNamesPerPeer = cmp.Or(l.MaxNamesPerPeer, 262_144)
+	l.MaxNameBytesPerPeer = cmp.Or(l.MaxNameBytesPerPeer, 32<<20)
+	l.MaxNames = cmp.Or(l.MaxNames, 524_288)
+	l.MaxNameBytes = cmp.Or(l.MaxNameBytes, 64<<20)
+	l.MaxVersionBytes = cmp.Or(l.MaxVersionBytes, 128<<20)
+	return &l
 }
 
 // usage counts the names and versions that the relay keeps for the streams of all peers, and of each.

@@ -225,20 +225,6 @@ func TestLimitsAreReplaced(t *testing.T) {
 	wantCode(t, d.end(), codes.ResourceExhausted)
 }
 
-// TestNegativeLimitsAreErrors, each by its name.
-func TestNegativeLimitsAreErrors(t *testing.T) {
-	l := Limits{Limits: admit.Limits{MaxStreams: -1, MaxRequestBytes: -1}, MaxNames: -1, MaxVersionBytes: -1}
-	_, err := l.complete()
-	for _, name := range []string{"MaxStreams", "MaxRequestBytes", "MaxNames", "MaxVersionBytes"} {
-		if err == nil || !strings.Contains(err.Error(), name+" is -1") {
-			t.Errorf("the error does not name %s: %v", name, err)
-		}
-	}
-	if _, err := New(Config{Listeners: []Listener{{Address: "127.0.0.1:0"}}, Limits: l}, Deps{}); err == nil {
-		t.Error("a server is made with negative limits")
-	}
-}
-
 // TestARefusedClientIsToldInPart: a peer that is refused often has a few lines, the next line has the number of those that
 // were left out, and its identity if it has proven one.
 func TestARefusedClientIsToldInPart(t *testing.T) {

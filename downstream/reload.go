@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 
@@ -11,13 +10,6 @@ import (
 
 	"meshrelay/downstream/views"
 )
-
-// CheckReload returns the error that Reload would return, and changes nothing.
-func (s *Server) CheckReload(all []views.View, limits Limits) error {
-	_, err := views.New(all, listenersOf(s.cfg.Listeners))
-	_, limitsErr := limits.complete()
-	return errors.Join(err, limitsErr)
-}
 
 // Reload replaces the views and the limits. It gives each client the view that it now has, and sends it the
 // difference. It ends the streams of clients that match no view (PermissionDenied), and the streams to which the rest
@@ -28,12 +20,11 @@ func (s *Server) CheckReload(all []views.View, limits Limits) error {
 // While change runs, clients get no updates and no views. This pause ends after longestHold or when ctx ends:
 // then held ends, too, and clients get updates again.
 //
-// After an error of change or in the arguments, views and limits are unchanged. Any goroutine may call
+// After an error of change or of the views, views and limits are unchanged. Any goroutine may call
 // Reload.
 func (s *Server) Reload(ctx context.Context, all []views.View, limits Limits, change func(held context.Context) error) error {
 	rs, err := views.New(all, listenersOf(s.cfg.Listeners))
-	complete, limitsErr := limits.complete()
-	if err := errors.Join(err, limitsErr); err != nil {
+	if err != nil {
 		return err
 	}
 	if err := s.changing.Acquire(ctx, alone); err != nil {
@@ -53,6 +44,7 @@ func (s *Server) Reload(ctx context.Context, all []views.View, limits Limits, ch
 		}
 	}
 	s.rules = rs
+	complete := limits.complete()
 	s.limits.Store(complete)
 	s.admission.SetLimits(&complete.Limits)
 	if stay, ended := s.moveClients(s.matchAgain); ended > 0 {

@@ -174,10 +174,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits, err := cfg.complete()
-	if err != nil {
-		return nil, err
-	}
+	limits := cfg.complete()
 	cfg = cfg.withDefaults()
 	identifier, err := json.Marshal(map[string]any{"Component": "relay", "ID": cfg.NodeID, "Info": map[string]string{"version": cfg.Version}})
 	if err != nil {

@@ -41,11 +41,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if err != nil {
 		return nil, err
 	}
-	limits := limitsOf(cfg.Downstream)
-	if err := r.server.CheckReload(views, limits); err != nil {
-		return nil, err
-	}
-	err = r.server.Reload(ctx, views, limits, func(held context.Context) error {
+	err = r.server.Reload(ctx, views, limitsOf(cfg.Downstream), func(held context.Context) error {
 		if err := r.manager.Apply(next); err != nil {
 			return err
 		}

@@ -32,9 +32,7 @@ func (r *reasons) of(why refusal.Reason) int {
 
 // counting returns an Admission, and how many connections it has closed.
 func counting(l Limits, listeners ...Listener) (*Admission, *reasons) {
-	if err := l.Complete(); err != nil {
-		panic(err)
-	}
+	l.Complete()
 	refused := &reasons{n: map[refusal.Reason]int{}}
 	return New(&l, listeners, func(_ net.Addr, why refusal.Reason) {
 		refused.mu.Lock()

@@ -1,9 +1,6 @@
 package admit
 
-import (
-	"errors"
-	"fmt"
-)
+import "cmp"
 
 // Limits limit clients. A zero value means the default. The config sets the first three; the others are constants,
 // except in tests.
@@ -22,34 +19,13 @@ type Limits struct {
 // OpenRequestBytes bounds the requests of listeners that do not require certificates: the default of gRPC.
 const OpenRequestBytes = 4 << 20
 
-// Complete sets the defaults of l. The error names each negative limit.
-func (l *Limits) Complete() error {
-	return Complete([]Limit{
-		{"MaxConnections", &l.MaxConnections, 20_000},
-		{"MaxStreams", &l.MaxStreams, 20_000},
-		{"MaxRequestBytes", &l.MaxRequestBytes, 32 << 20},
-		{"NewStreamsPerSecond", &l.NewStreamsPerSecond, 2000},
-		{"RequestsPerSecond", &l.RequestsPerSecond, 8000},
-	})
-}
-
-// Limit is one of some limits, with its default.
-type Limit struct {
-	Name    string
-	Value   *int
-	Default int
-}
-
-// Complete sets the defaults of limits. The error names each negative one.
-func Complete(limits []Limit) (errs error) {
-	for _, l := range limits {
-		if *l.Value < 0 {
-			errs = errors.Join(errs, fmt.Errorf("downstream: %s is %d: want a positive number, or 0 for %d", l.Name, *l.Value, l.Default))
-		} else if *l.Value == 0 {
-			*l.Value = l.Default
-		}
-	}
-	return errs
+// Complete sets the defaults of l.
+func (l *Limits) Complete() {
+	l.MaxConnections = cmp.Or(l.MaxConnections, 20_000)
+	l.MaxStreams = cmp.Or(l.MaxStreams, 20_000)
+	l.MaxRequestBytes = cmp.Or(l.MaxRequestBytes, 32<<20)
+	l.NewStreamsPerSecond = cmp.Or(l.NewStreamsPerSecond, 2000)
+	l.RequestsPerSecond = cmp.Or(l.RequestsPerSecond, 8000)
 }
 
 // heldBytes bounds the bytes of requests that gRPC holds for all connections.
