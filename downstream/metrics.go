@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,7 +37,7 @@ type typeMetrics struct {
 	pushes, bytes, acks, nacks prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer) *metrics {
 	counterVec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
@@ -76,12 +75,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		nacks:  counterVec("relay_downstream_nacks_total", "Responses rejected by clients, by kind.", "kind"),
 		byType: map[subscription.Type]*typeMetrics{},
 	}
-	var errs error
-	for _, c := range []prometheus.Collector{
-		m.clients, m.refused, m.refusals, m.credentials, m.delayed, m.panics, m.pushRequests, m.pages, m.latency, m.answers, m.distribution, m.pushes, m.bytes, m.acks, m.nacks,
-	} {
-		errs = errors.Join(errs, reg.Register(c))
-	}
+	reg.MustRegister(
+		m.clients, m.refused, m.refusals, m.credentials, m.delayed, m.panics, m.pushRequests, m.pages, m.latency,
+		m.answers, m.distribution, m.pushes, m.bytes, m.acks, m.nacks,
+	)
 	for _, p := range []string{protocolSotW, protocolDelta} {
 		m.clients.WithLabelValues(p)
 	}
@@ -98,7 +95,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		m.byType[t] = m.forType(t.String())
 	}
 	m.other = m.forType("other")
-	return m, errs
+	return m
 }
 
 func (m *metrics) forType(label string) *typeMetrics {

@@ -35,7 +35,7 @@ type member struct {
 // however often they are moved; and of what both views show nothing ever vanishes.
 func TestMovedClientsHoldWhatTheirViewShows(t *testing.T) {
 	t.Parallel()
-	m := must(newMetrics(prometheus.NewRegistry()))
+	m := newMetrics(prometheus.NewRegistry())
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCopies("east", "west", "north")
 		f := &fleet{

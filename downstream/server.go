@@ -186,10 +186,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Await == nil {
 		deps.Await = func(context.Context) error { return nil }
 	}
-	m, err := newMetrics(deps.Registerer)
-	if err != nil {
-		return nil, fmt.Errorf("downstream: register metrics: %w", err)
-	}
+	m := newMetrics(deps.Registerer)
 	s := &Server{
 		cfg: cfg, await: deps.Await, overloaded: deps.Overloaded, log: deps.Logger,
 		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources),
@@ -205,9 +202,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		auth: map[*Listener]*authenticator{},
 	}
 	s.views.panicked, s.rounds.distribution = s.panicked, m.distribution
-	if err := deps.Registerer.Register(behindMetric(s)); err != nil {
-		return nil, fmt.Errorf("downstream: register metrics: %w", err)
-	}
+	deps.Registerer.MustRegister(behindMetric(s))
 	s.limits.Store(limits)
 	var listeners []admit.Listener
 	for _, l := range cfg.Listeners {

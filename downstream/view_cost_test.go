@@ -65,7 +65,7 @@ func TestViewCostsWhatItLeavesOut(t *testing.T) {
 		if left == 0 && &s.Pages[0] != &base.Pages[0] {
 			t.Error("a view that leaves out nothing has a list of pages of its own")
 		}
-		m := must(newMetrics(prometheus.NewRegistry()))
+		m := newMetrics(prometheus.NewRegistry())
 		base.Frames(snapshot.Full, m.pageEncoded)
 		s.Frames(snapshot.Full, m.pageEncoded)
 		if got := int(testutil.ToFloat64(m.pages)); got > len(base.Pages)+pages {

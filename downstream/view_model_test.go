@@ -56,7 +56,7 @@ type state struct {
 
 func TestViewsAreWhatTheyAccept(t *testing.T) {
 	t.Parallel()
-	m := must(newMetrics(prometheus.NewRegistry()))
+	m := newMetrics(prometheus.NewRegistry())
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCopies("east", "west", "north")
 		md := &model{copies: c, views: newViews(c), metrics: m, seen: map[views.Selection]*observer{}, pending: map[mirror.Key]struct{}{}}

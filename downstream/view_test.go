@@ -256,7 +256,7 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 	}
 	vs := newViews(c)
 	vs.open(time.Now())
-	m := must(newMetrics(prometheus.NewRegistry()))
+	m := newMetrics(prometheus.NewRegistry())
 	encode := func(v *view) {
 		v.snapshot(typeSE).Frames(snapshot.Full, m.pageEncoded)
 	}
