@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/admin"
 	"meshrelay/admin/view"
@@ -46,6 +47,24 @@ func words[T ~string](all []T) (texts []string) {
 	return texts
 }
 
+// delays returns the labels of relay_push_delayed_total.
+func delays(t *testing.T) (labels []string) {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(push.NewPusher(push.Options{}, push.NewWork()))
+	all, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range all {
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				labels = append(labels, label.GetValue())
+			}
+		}
+	}
+	return labels
+}
+
 // TestEveryWordOfTheProductIsASymptom: each state, outcome, type and reason has a row in words.md, and no row has
 // another word.
 func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
@@ -54,7 +73,7 @@ func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
 		"## State of an upstream":             append(words(upstreams.States()), "stale", "held", "frozen", "cluster …"),
 		"## State of a kind of an API server": words([]kubernetes.CollectionState{kubernetes.Listing, kubernetes.Following, kubernetes.Failing, kubernetes.Denied, kubernetes.Unserved, kubernetes.Polled}),
 		"## State of a found cluster":         words(registry.States()),
-		"## Whether a client has a resource":  words(subscription.Receipts()),
+		"## Whether a client has a resource":  words([]subscription.Receipt{subscription.NotForIt, subscription.NotSent, subscription.Sent, subscription.Rejected, subscription.Acknowledged}),
 		"## What became of a resource":        words(admin.Outcomes()),
 		"## Why a resource is left out":       intake.Reasons(),
 		"## Why a client is refused":          words(refusal.Reasons()),
@@ -62,7 +81,7 @@ func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
 		"## Types of events":                  words(events.Types()),
 		"## Is it ready?":                     admin.Heads(),
 		"## State of a client":                view.ClientStates(),
-		"## Why pushes wait":                  push.Delays(),
+		"## Why pushes wait":                  delays(t),
 	} {
 		if d := cmp.Diff(want, firstCells(t, page, heading)); d != "" {
 			t.Errorf("words.md, %q (-code +words.md):\n%s", heading, d)

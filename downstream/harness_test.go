@@ -145,10 +145,7 @@ func startRelayOn(t *testing.T, m *memory, hasSynced bool, opts ...option) *rela
 	agg := mirror.NewAggregate()
 	agg.SetSources([]mirror.Source{{Name: "east", Store: r.store}, {Name: "west", Store: r.west}})
 	work := push.NewWork()
-	d, err := push.NewPusher(pushOptions(50*time.Millisecond), work)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := push.NewPusher(pushOptions(50*time.Millisecond), work)
 	if err := agg.RegisterHandler(func(c mirror.Change) {
 		if !r.server.NeedsPushes() {
 			return
@@ -169,6 +166,7 @@ func startRelayOn(t *testing.T, m *memory, hasSynced bool, opts ...option) *rela
 	for _, o := range opts {
 		o(&cfg, &deps)
 	}
+	var err error
 	if r.server, err = New(cfg, deps); err != nil {
 		t.Fatal(err)
 	}

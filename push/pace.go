@@ -1,7 +1,6 @@
 package push
 
 import (
-	"fmt"
 	"maps"
 	"time"
 )
@@ -22,7 +21,7 @@ const (
 	steady = 2000
 )
 
-// Options bound the waiting of a change, and the cost of pushing. The times are named as istiod's are
+// Options bound the waiting of a change, and the cost of pushing. The config has checked them. The times are named as istiod's are
 // (PILOT_DEBOUNCE_AFTER, PILOT_DEBOUNCE_MAX).
 type Options struct {
 	// After is the quiet time that ends a burst of an upstream.
@@ -35,24 +34,13 @@ type Options struct {
 	CPUs int
 }
 
-func (o Options) check() error {
-	switch {
-	case o.After <= 0 || o.Max < o.After:
-		return fmt.Errorf("push: after is %v and max is %v: want 0 < after <= max", o.After, o.Max)
-	case !(o.MaxShare > 0 && o.MaxShare <= 1) || o.CPUs < 1:
-		return fmt.Errorf("push: the share is %v of %d CPUs: want 0 < share <= 1, and a CPU", o.MaxShare, o.CPUs)
-	}
-	return nil
-}
-
-// delay is the reason why a push waits.
-type delay int
+// delay is the reason why a push waits, empty for none. It is a label of a metric.
+type delay string
 
 const (
-	notDelayed delay = iota
-	byShare          // pushing has used its share of the CPUs
-	byBacklog        // the last push has not reached most clients
-	byBurst          // an upstream is in a burst
+	byShare   delay = "share"   // pushing has used its share of the CPUs
+	byBacklog delay = "backlog" // the last push has not reached most clients
+	byBurst   delay = "burst"   // an upstream is in a burst
 )
 
 // pace decides when changes are pushed. It has neither goroutine nor clock: callers pass the time,

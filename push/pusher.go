@@ -2,7 +2,6 @@ package push
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"sync"
 	"time"
@@ -28,12 +27,9 @@ type Pusher struct {
 	pushed   chan struct{}       // closed when a push ends; nil until somebody waits
 }
 
-// NewPusher returns a Pusher, or an error when the options contradict each other. Whoever carries out
-// the requests must report CPU time and progress to work: they decide when the next push goes.
-func NewPusher(opts Options, work *Work) (*Pusher, error) {
-	if err := opts.check(); err != nil {
-		return nil, err
-	}
+// NewPusher returns a Pusher. Whoever carries out the requests must report CPU time and progress to work: they
+// decide when the next push goes.
+func NewPusher(opts Options, work *Work) *Pusher {
 	p := &Pusher{
 		work: work, wake: make(chan struct{}, 1), pace: newPace(opts), waiting: map[string]*Request{},
 		busy: prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -43,17 +39,11 @@ func NewPusher(opts Options, work *Work) (*Pusher, error) {
 			Name: "relay_push_delayed_total", Help: "Pushes that had to wait, by the reason: share, backlog, burst.",
 		}, []string{"reason"}),
 	}
-	for _, why := range delays {
-		p.delayed.WithLabelValues(why)
+	for _, why := range []delay{byShare, byBacklog, byBurst} {
+		p.delayed.WithLabelValues(string(why))
 	}
-	return p, nil
+	return p
 }
-
-// delays are the labels of the metric, by the reason.
-var delays = map[delay]string{byShare: "share", byBacklog: "backlog", byBurst: "burst"}
-
-// Delays returns why pushes wait: the labels of relay_push_delayed_total, in the order of the documents.
-func Delays() []string { return []string{delays[byShare], delays[byBacklog], delays[byBurst]} }
 
 // Describe implements prometheus.Collector.
 func (p *Pusher) Describe(ch chan<- *prometheus.Desc) {
@@ -67,17 +57,12 @@ func (p *Pusher) Collect(ch chan<- prometheus.Metric) {
 	p.delayed.Collect(ch)
 }
 
-// SetOptions replaces the options, also for waiting changes. It fails, and changes nothing, when the
-// options contradict each other. Any goroutine may call it.
-func (p *Pusher) SetOptions(opts Options) error {
-	if err := opts.check(); err != nil {
-		return err
-	}
+// SetOptions replaces the options, also for waiting changes. Any goroutine may call it.
+func (p *Pusher) SetOptions(opts Options) {
 	p.mu.Lock()
 	p.pace.opts = opts
 	p.mu.Unlock()
 	mirror.Signal(p.wake)
-	return nil
 }
 
 // Changed adds a changed key of an upstream to the next push. It does not block. Any goroutine may call
@@ -101,9 +86,6 @@ func (p *Pusher) Changed(upstream string, key mirror.Key, reason Reason) {
 // Run calls push with merged requests, one at a time, until ctx ends. Changes during a push are merged
 // into the next request. Run is called once.
 func (p *Pusher) Run(ctx context.Context, push func(*Request)) error {
-	if push == nil {
-		return errors.New("push: no push function")
-	}
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	defer timer.Stop()
@@ -125,8 +107,8 @@ func (p *Pusher) Run(ctx context.Context, push func(*Request)) error {
 				}
 				break
 			}
-			if why != notDelayed {
-				p.delayed.WithLabelValues(delays[why]).Inc()
+			if why != "" {
+				p.delayed.WithLabelValues(string(why)).Inc()
 			}
 			p.work.track(func() { push(r) })
 			p.end()
@@ -153,7 +135,7 @@ func (p *Pusher) next() (r *Request, wait time.Duration, why delay) {
 		delete(p.waiting, upstream)
 	}
 	p.pushing = r
-	return r, 0, notDelayed
+	return r, 0, ""
 }
 
 // end ends a push.

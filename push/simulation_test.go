@@ -40,7 +40,7 @@ func (s simulation) run(t *testing.T) (out simulated) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		work := NewWork()
-		p := inBubble(t, Options{After: 100 * time.Millisecond, Max: time.Second, MaxShare: s.share, CPUs: simulatedCPUs}, work)
+		p := NewPusher(Options{After: 100 * time.Millisecond, Max: time.Second, MaxShare: s.share, CPUs: simulatedCPUs}, work)
 		cpus := make(chan struct{}, simulatedCPUs)
 		spend := func(d time.Duration) {
 			cpus <- struct{}{}

@@ -3,6 +3,8 @@ package push
 import (
 	"sync/atomic"
 	"time"
+
+	"meshrelay/mirror"
 )
 
 // Work counts the work of pushes. Whoever does the work reports it. No method blocks, and any goroutine
@@ -43,10 +45,7 @@ func (w *Work) Told() { w.told.Add(1) }
 // Reached counts a client for which all responses are encoded. Its transport may still be sending.
 func (w *Work) Reached() {
 	if w.reached.Add(1) == w.enough.Load() {
-		select {
-		case w.wake <- struct{}{}:
-		default:
-		}
+		mirror.Signal(w.wake)
 	}
 }
 

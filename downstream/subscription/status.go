@@ -73,9 +73,6 @@ const (
 	Acknowledged Receipt = "acknowledged"
 )
 
-// Receipts returns all states of a receipt, in the order of the documents.
-func Receipts() []Receipt { return []Receipt{NotForIt, NotSent, Sent, Rejected, Acknowledged} }
-
 // Receipt returns the state of an item of a snapshot, and since when.
 func (w *Watch) Receipt(s *snapshot.Snapshot, name string) (Receipt, time.Time) {
 	_, rev, found := s.Find(name)
