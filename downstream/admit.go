@@ -18,6 +18,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/internal/identity"
 	"meshrelay/internal/peerkey"
+	"meshrelay/mirror"
 )
 
 // serve waits until a stream ends, and returns its status. When serve returns, gRPC cancels the stream's
@@ -58,7 +59,7 @@ func (s *Server) account(c *conn, err error) {
 // enter admits a stream and sends its headers, or returns why the stream is refused. After a success, the
 // caller calls leave.
 func (s *Server) enter(c *conn) (err error) {
-	if isClosed(s.draining) {
+	if mirror.IsClosed(s.draining) {
 		return errDraining
 	}
 	if err := s.open(c); err != nil {
@@ -128,7 +129,7 @@ func (c *conn) greet() error {
 	if err := c.server.judge(c); err != nil {
 		return err
 	}
-	if isClosed(c.server.draining) {
+	if mirror.IsClosed(c.server.draining) {
 		return errDraining
 	}
 	return c.stream.SendHeader(c.server.headers())
@@ -169,7 +170,7 @@ func newBeginnings(relayName string) beginnings {
 
 // headers returns the response headers of a new stream.
 func (s *Server) headers() metadata.MD {
-	if isClosed(s.released) {
+	if mirror.IsClosed(s.released) {
 		return s.beginnings.serving
 	}
 	return s.beginnings.holding
@@ -204,12 +205,3 @@ func (s *Server) refuse(log *slog.Logger, msg string, who identity.Identity, fro
 }
 
 var errDraining = status.Error(codes.Unavailable, "relay is shutting down; reconnect")
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}

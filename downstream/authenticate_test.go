@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshrelay/internal/testing/await"
+	"meshrelay/mirror"
 )
 
 // TestAClientIsItsCertificateElseNobody: a certificate that is shown and bad is refused also where nobody need show one.
@@ -91,7 +92,7 @@ func (r *relay) follow(index map[string]string, opts ...grpc.DialOption) *keeper
 				return
 			}
 			f.mu.Lock()
-			if !isClosed(f.answer) {
+			if !mirror.IsClosed(f.answer) {
 				close(f.answer)
 			}
 			for _, res := range m.Resources {

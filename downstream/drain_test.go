@@ -25,6 +25,7 @@ import (
 
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/views"
+	"meshrelay/mirror"
 )
 
 // deaf opens a stream on a connection of its own that is never read from: not by HTTP/2, as
@@ -163,7 +164,7 @@ func TestNoStreamsWhileDraining(t *testing.T) {
 		}
 		stopped := make(chan struct{})
 		go func() { defer close(stopped); r.stop() }()
-		r.eventually(t, "it drains", func() bool { return isClosed(r.server.draining) })
+		r.eventually(t, "it drains", func() bool { return mirror.IsClosed(r.server.draining) })
 		wantCode(t, open(), codes.Unavailable)
 		wantCode(t, r.server.enter(&conn{}), codes.Unavailable)
 		<-stopped

@@ -35,7 +35,7 @@ func (r *relay) push() (done chan struct{}) {
 
 func (r *relay) waits(what string, done <-chan struct{}) {
 	r.t.Helper()
-	if await.Settle(glance); isClosed(done) {
+	if await.Settle(glance); mirror.IsClosed(done) {
 		r.t.Errorf("%s, in the middle of a reload", what)
 	}
 }
@@ -134,7 +134,8 @@ func TestAServerDoesNotOpenInTheMiddleOfAReload(t *testing.T) {
 		r.eventually(t, "the client is there", func() bool { return len(r.server.Clients()) == 1 })
 		err := r.server.Reload(t.Context(), []views.View{namespaces("w", "", "bank")}, Limits{}, func(context.Context) error {
 			r.store.SetSynced()
-			r.eventually(t, "the sources have synced", r.server.views.resources.(*mirror.Aggregate).HasSynced)
+			synced := r.server.views.resources.(*mirror.Aggregate).Synced()
+			r.eventually(t, "the sources have synced", func() bool { return mirror.IsClosed(synced) })
 			r.waits("the server has opened", r.server.Released())
 			return nil
 		})

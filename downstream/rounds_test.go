@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/downstream/subscription"
+	"meshrelay/mirror"
 )
 
 // TestClientsThatHaveAPushAreCounted: half, all, those that go, those that come later, and those
@@ -39,7 +40,7 @@ func TestClientsThatHaveAPushAreCounted(t *testing.T) {
 	check("and the second not", 2, 3, 1, time.Time{}, time.Time{})
 	r.leave(c, at(4))
 	check("the third goes", 1, 2, 2, at(3), at(4))
-	if !isClosed(first) || isClosed(second) {
+	if !mirror.IsClosed(first) || mirror.IsClosed(second) {
 		t.Error("the first push has ended, and the second not")
 	}
 	check("the third goes", 2, 2, 1, at(4), time.Time{})
@@ -58,7 +59,7 @@ func TestClientsThatHaveAPushAreCounted(t *testing.T) {
 	}
 	_, over := r.get(r.number() - keptRounds + 1)
 	r.begin(at(7), at(7))
-	if !isClosed(over) {
+	if !mirror.IsClosed(over) {
 		t.Error("the end of a push that is not followed any more is awaited for ever")
 	}
 	r.reach(2, r.number(), at(8)) // which has missed more than are kept

@@ -9,6 +9,7 @@ import (
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
+	"meshrelay/mirror"
 )
 
 // turn decides when a stream needs a goroutine that sends. At most one runs at a time.
@@ -86,7 +87,7 @@ func (c *conn) sendAll() error {
 			return c.status()
 		}
 		err := c.sendStatus()
-		if err != nil || !isClosed(c.server.released) || c.server.views.known.Learning() { // learn wakes the stream
+		if err != nil || !mirror.IsClosed(c.server.released) || c.server.views.known.Learning() { // learn wakes the stream
 			return err
 		}
 		if more, err = c.inTurn(c.round); err != nil {

@@ -268,8 +268,8 @@ func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 func (s *Server) release(ctx context.Context) error {
 	began := time.Now()
 	err := s.await(ctx)
-	if isClosed(ctx.Done()) {
-		return nil // ctx has ended
+	if ctx.Err() != nil {
+		return nil
 	}
 	if err != nil {
 		return err
@@ -298,7 +298,7 @@ func (s *Server) NeedsCopies() bool { return s.views.copies.Load() > 0 }
 func (s *Server) Released() <-chan struct{} { return s.released }
 
 // HasReleased reports whether the server serves clients.
-func (s *Server) HasReleased() bool { return isClosed(s.released) }
+func (s *Server) HasReleased() bool { return mirror.IsClosed(s.released) }
 
 // Push updates all views with the present content of the keys of a request, which may include keys of copies
 // that lose. It wakes the clients, and does not wait for their responses. It waits for a running Reload. Only

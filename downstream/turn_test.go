@@ -3,6 +3,8 @@ package downstream
 import (
 	"testing"
 	"testing/synctest"
+
+	"meshrelay/mirror"
 )
 
 // TestTurnLosesNoSignal: the goroutine looks again when there was a signal since it looked.
@@ -37,7 +39,7 @@ func TestTurnShutsBehindTheLastGoroutine(t *testing.T) {
 			close(shut)
 		}()
 		synctest.Wait()
-		if isClosed(shut) {
+		if mirror.IsClosed(shut) {
 			t.Error("it does not wait")
 		}
 		if !u.rest() {

@@ -323,9 +323,9 @@ func (a *Aggregate) Run(ctx context.Context) error {
 	}
 }
 
-// checkInitial calls setInitial once every source has synced.
+// checkInitial makes the keys queued so far the initial content once every source has synced.
 func (a *Aggregate) checkInitial() {
-	if a.queue.initial != nil {
+	if a.queue.began {
 		return
 	}
 	a.mu.Lock()
@@ -336,15 +336,13 @@ func (a *Aggregate) checkInitial() {
 		}
 		a.unsynced++
 	}
-	a.queue.setInitial()
+	a.queue.began = true
+	a.queue.wait(a.queue.synced)
 }
 
 // Synced returns a channel. It is closed once every source has synced, and every handler was called for the
 // content that the sources had then.
 func (a *Aggregate) Synced() <-chan struct{} { return a.queue.synced }
-
-// HasSynced reports whether Synced is closed.
-func (a *Aggregate) HasSynced() bool { return isClosed(a.Synced()) }
 
 // CaughtUp waits until the merged view has all changes of the sources, SetSources and SetPolicies that were
 // made before the call. It returns the error of ctx when ctx ends. Run must be running.

@@ -160,12 +160,12 @@ func TestAggregateHasSyncedWhenInitialContentIsMerged_C21(t *testing.T) {
 		s["east"].Put(entry(t, "east", "a", "e"))
 		s["east"].SetSynced()
 		synctest.Wait()
-		if a.HasSynced() {
+		if IsClosed(a.Synced()) {
 			t.Error("synced without west")
 		}
 		s["west"].SetSynced()
 		synctest.Wait()
-		if !a.HasSynced() || j.take() != "add a from east" {
+		if !IsClosed(a.Synced()) || j.take() != "add a from east" {
 			t.Error("not synced, or not told")
 		}
 	})

@@ -351,7 +351,7 @@ func TestAggregateHasSyncedWhenGroupsAreResolved_C21(t *testing.T) {
 		early := 0
 		// It is asked in the midst of things, as the server does.
 		if err := a.RegisterHandler(func(mirror.Change) {
-			if n := len(a.List(entryKind, "")); a.HasSynced() && n != pairs {
+			if n := len(a.List(entryKind, "")); mirror.IsClosed(a.Synced()) && n != pairs {
 				early++
 			}
 		}); err != nil {
@@ -365,7 +365,7 @@ func TestAggregateHasSyncedWhenGroupsAreResolved_C21(t *testing.T) {
 		west.SetSynced()
 		go a.Run(ctx) //nolint:errcheck // it returns nil
 		synctest.Wait()
-		if n := len(a.List(entryKind, "")); early > 0 || n != pairs || !a.HasSynced() {
+		if n := len(a.List(entryKind, "")); early > 0 || n != pairs || !mirror.IsClosed(a.Synced()) {
 			t.Errorf("synced %d keys too early; in the end %d are served, want %d", early, n, pairs)
 		}
 		cancel()

@@ -14,7 +14,7 @@ import (
 type queue struct {
 	wake chan struct{} // one slot: keys may wait
 
-	// mu guards all below, except initial, which only the goroutine of Run uses.
+	// mu guards all below, except began, which only the goroutine of Run uses.
 	mu sync.Mutex
 	// waiting has the first Store that has marked a key, or nil. also has the other Stores that have.
 	waiting map[ref]*Store
@@ -24,9 +24,9 @@ type queue struct {
 	// queued and handled count keys.
 	queued, handled uint64
 	waiters         []*waiter
-	// initial waits for the initial content, and closes synced. It is nil until setInitial.
-	initial *waiter
-	synced  chan struct{}
+	// synced is closed once the initial content is handled, for which somebody waits once began is set.
+	began  bool
+	synced chan struct{}
 }
 
 // ref is a Key as indexes use it.
@@ -165,19 +165,6 @@ func (q *queue) wait(done chan struct{}) *waiter {
 	return w
 }
 
-// setInitial makes the keys queued so far the initial content.
-func (q *queue) setInitial() { q.initial = q.wait(q.synced) }
-
-// extendInitial adds the keys queued so far to initial content that is not handled yet.
-func (q *queue) extendInitial() {
-	if q.initial == nil {
-		return
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.initial.handled = q.queued
-}
-
 // extend has those who wait also wait for the keys queued so far.
 func (q *queue) extend() {
 	q.mu.Lock()
@@ -201,7 +188,8 @@ func (q *queue) await(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func isClosed(c <-chan struct{}) bool {
+// IsClosed reports whether a channel on which nothing is sent is closed.
+func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

@@ -230,7 +230,7 @@ func (a *Aggregate) markMembers(k ref, g *groups, group string) {
 	if len(members) > maxGroup+1 {
 		return // too many to be merged
 	}
-	defer a.queue.extendInitial()
+	defer a.queue.extend()
 	for name := range members {
 		if name != k.name {
 			a.queue.mark(ref{k.kind, name}, nil)

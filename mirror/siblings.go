@@ -42,6 +42,6 @@ func (a *Aggregate) relate(k ref) {
 	}
 	if some := a.siblings[k]; len(some) > 0 {
 		a.siblings[k] = slices.DeleteFunc(some, func(s ref) bool { a.queue.mark(s, nil); return a.mainOf(s) == s })
-		a.queue.extendInitial()
+		a.queue.extend()
 	}
 }

@@ -140,4 +140,4 @@ func (s *Store) SetSynced() {
 func (s *Store) Synced() <-chan struct{} { return s.synced }
 
 // HasSynced reports whether SetSynced was called.
-func (s *Store) HasSynced() bool { return isClosed(s.synced) }
+func (s *Store) HasSynced() bool { return IsClosed(s.synced) }

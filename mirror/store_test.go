@@ -111,7 +111,7 @@ func TestHandlersSeeTheDifferenceSinceTheirLastEvent(t *testing.T) {
 		s.Remove(r.Key()) // before anybody was told of it
 		s.Put(entry(t, "east", "b", "2.example"))
 		s.SetSynced()
-		if a.HasSynced() {
+		if IsClosed(a.Synced()) {
 			t.Error("synced before the handlers were told")
 		}
 		start(ctx, t, a.Run)
@@ -119,7 +119,7 @@ func TestHandlersSeeTheDifferenceSinceTheirLastEvent(t *testing.T) {
 		if got := all.take(); got != "add b from east" {
 			t.Errorf("told %q", got)
 		}
-		if !a.HasSynced() {
+		if !IsClosed(a.Synced()) {
 			t.Error("not synced")
 		}
 		s.Put(entry(t, "east", "b", "3.example"))

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"meshrelay/mirror"
 )
 
 // flush opens or checks the store, and writes all changes. The caller holds busy.
 func (k *Keeper) flush() error {
-	if k.closed() {
+	if mirror.IsClosed(k.closing) {
 		return errClosed
 	}
 	err := k.open()

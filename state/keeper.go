@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/mirror"
 )
 
 const (
@@ -254,7 +256,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 func (k *Keeper) end() {
 	k.busy <- struct{}{}
 	defer k.release()
-	if k.closed() {
+	if mirror.IsClosed(k.closing) {
 		return
 	}
 	if err := k.flush(); err != nil {
@@ -323,7 +325,7 @@ func of(source string, err error) error {
 // ends.
 func (k *Keeper) Backup(w io.Writer, others ...Extra) error {
 	err := k.store.Backup(writerFunc(func(p []byte) (int, error) {
-		if k.closed() {
+		if mirror.IsClosed(k.closing) {
 			return 0, errClosed
 		}
 		return w.Write(p)
@@ -337,12 +339,3 @@ func (k *Keeper) Backup(w io.Writer, others ...Extra) error {
 type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
-
-func (k *Keeper) closed() bool {
-	select {
-	case <-k.closing:
-		return true
-	default:
-		return false
-	}
-}

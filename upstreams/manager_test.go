@@ -279,7 +279,7 @@ func TestWithEveryUpstreamDownWhatIsKeptIsServed(t *testing.T) {
 	keeper := &memoryKeeper{saved: map[string]state.Saved{"east": savedOf(before, time.Now())}}
 	u, _ := xdsConfig("127.0.0.1:1")
 	r := runManager(t, keeper, u)
-	r.await("the aggregate has synced", r.aggregate.HasSynced)
+	r.await("the aggregate has synced", func() bool { return mirror.IsClosed(r.aggregate.Synced()) })
 	r.awaitServed("ns/a=a.example@east")
 	if st := r.m.Status()[0]; !st.Stale || st.Synced {
 		t.Errorf("status %+v", st)

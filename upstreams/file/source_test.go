@@ -139,8 +139,8 @@ func TestFilesAreFollowed(t *testing.T) {
 	if d := cmp.Diff(map[string]int{"networking.istio.io/ServiceEntry": 1}, st.Resources); d != "" || st.Type != "file" || st.LastUpdate.IsZero() {
 		t.Errorf("status %+v", st)
 	}
-	if !s.store.HasSynced() {
-		s.wantStatus("told", func(upstreams.Status) bool { return s.store.HasSynced() })
+	if !mirror.IsClosed(s.store.Synced()) {
+		s.wantStatus("told", func(upstreams.Status) bool { return mirror.IsClosed(s.store.Synced()) })
 	}
 
 	write(t, serviceEntry("b", "b.x"), dir, "b.json.yml")
@@ -248,7 +248,7 @@ func TestMissingPathIsFailedUntilItCanBeRead_C21(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "there")
 	s := startFile(t, dir)
 	st := s.wantStatus("failed", failed)
-	if st.Synced || s.store.HasSynced() || !strings.Contains(st.LastError, dir) {
+	if st.Synced || mirror.IsClosed(s.store.Synced()) || !strings.Contains(st.LastError, dir) {
 		t.Errorf("status %+v", st)
 	}
 	write(t, serviceEntry("a", "a.x"), dir, "a.yaml")
