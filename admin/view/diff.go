@@ -86,31 +86,17 @@ func sourceOf(o *kube.Object) string {
 	return mirror.ParseProvenance(o.Metadata.Annotations[mirror.ProvenanceAnnotation]).Source
 }
 
-// maxDifferences bounds the differences in a text with SomeDiffs, in bytes. With the table before them, the output on
-// a terminal stays below 100 KB.
-const maxDifferences = 60_000
-
-// Diffs selects the differences that a text contains.
-type Diffs int
-
-// The choices.
-const (
-	NoDiffs   Diffs = iota
-	SomeDiffs       // up to maxDifferences
-	AllDiffs
-)
-
-// Differences returns the differences of changes as diff -u prints them, and the number that it leaves out. before
-// and after are the names of the two sides.
-func Differences(all []Change, before, after string, wanted Diffs) string {
-	if wanted == NoDiffs {
+// Differences returns the differences of changes as diff -u prints them, in at most most bytes, and the number that it
+// leaves out. Where most is 0, it returns nothing. before and after are the names of the two sides.
+func Differences(all []Change, before, after string, most int) string {
+	if most == 0 {
 		return ""
 	}
 	var out strings.Builder
 	for i, c := range all {
 		name := " " + c.Kind + " " + words.Name(c.Namespace+"/"+c.Name)
 		one := Difference(before+name, c.Old, after+name, c.New)
-		if wanted == SomeDiffs && out.Len()+len(one) > maxDifferences {
+		if out.Len()+len(one) > most {
 			return out.String() + "\nleft out: " + Count(len(all)-i, "more difference") + "; --limit 0 prints all\n"
 		}
 		out.WriteString(one)
@@ -145,8 +131,8 @@ func objectText(o *kube.Object) ([]byte, error) {
 	return plain.YAML()
 }
 
-// RevisionDiff describes a revision: its differences and their numbers.
-func RevisionDiff(d admin.RevisionDiff, wanted Diffs) string {
+// RevisionDiff describes a revision: its differences, in at most most bytes, and their numbers.
+func RevisionDiff(d admin.RevisionDiff, most int) string {
 	var out strings.Builder
 	r := d.Revision
 	fmt.Fprintf(&out, "revision %d of %s, by %s\n", r.ID, r.Time.UTC().Format(time.RFC3339), cmp.Or(r.By, "upstream"))
@@ -154,7 +140,7 @@ func RevisionDiff(d admin.RevisionDiff, wanted Diffs) string {
 		out.WriteString("This is the oldest kept revision: all its resources are shown as added.\n")
 	}
 	all := Compare(d.Before, d.After)
-	out.WriteString(Differences(all.Changes, "before", "after", wanted))
+	out.WriteString(Differences(all.Changes, "before", "after", most))
 	fmt.Fprintf(&out, "\n%d added, %d changed, %d removed", all.Added, all.Changed, all.Removed)
 	if d.More > 0 {
 		fmt.Fprintf(&out, ", and %d more are left out (\"relay get -o yaml\" has the current resources)", d.More)

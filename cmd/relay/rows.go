@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/spf13/cobra"
 
@@ -10,6 +11,9 @@ import (
 
 // usualRows is the default of --limit: a table of about 100 KB.
 const usualRows = 400
+
+// usualDiffs bounds differences, in bytes. With the table before them, the output on a terminal stays below 100 KB.
+const usualDiffs = 60_000
 
 // rowLimit is the flag --limit of a command that prints a table. It does not apply to other formats, which are
 // for programs.
@@ -30,15 +34,15 @@ func cut[T any](l *rowLimit, all []T) []T {
 	return all[:l.most]
 }
 
-// diffs returns which differences to print, if they are wanted: all of them only with --limit 0.
-func (l *rowLimit) diffs(wanted bool) view.Diffs {
+// diffs returns how many bytes of differences to print, if they are wanted: all of them only with --limit 0.
+func (l *rowLimit) diffs(wanted bool) int {
 	switch {
 	case !wanted:
-		return view.NoDiffs
+		return 0
 	case l.most <= 0:
-		return view.AllDiffs
+		return math.MaxInt
 	}
-	return view.SomeDiffs
+	return usualDiffs
 }
 
 // note prints how many rows were left out of a table.

@@ -9,7 +9,6 @@ import (
 
 	"meshrelay/admin/view"
 	"meshrelay/internal/kube"
-	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -44,20 +43,15 @@ func contentVersion(o *kube.Object, bare bool) error {
 	return err
 }
 
-// Diff returns the changes between two servers as a table and, with diffs, as text differences.
-func Diff(c view.Changes, nameA, nameB string, diffs view.Diffs) string {
+// Diff returns the changes between two servers as a table, and their differences in at most most bytes.
+func Diff(c view.Changes, nameA, nameB string, most int) string {
 	if len(c.Changes) == 0 {
 		return "No differences.\n"
 	}
 	var p page
 	words := map[string]string{"add": "only in B", "remove": "only in A", "change": "differs"}
 	p.printf("A is %s, B is %s\n\n", nameA, nameB)
-	t := titled("DIFFERENCE", "KIND", "NAMESPACE", "NAME", "UPSTREAM IN A", "UPSTREAM IN B")
-	for _, change := range c.Changes {
-		t.add(words[change.Action], change.Kind, text.Name(change.Namespace), text.Name(change.Name), change.From, change.To)
-	}
-	p.table(t)
-	p.WriteString(CleanLines(view.Differences(c.Changes, "A", "B", diffs)))
+	p.changes(c.Changes, words, titled("DIFFERENCE", "KIND", "NAMESPACE", "NAME", "UPSTREAM IN A", "UPSTREAM IN B"), "A", "B", most)
 	p.printf("\n%d only in A, %d only in B, %d differ\n", c.Removed, c.Added, c.Changed)
 	return p.String()
 }

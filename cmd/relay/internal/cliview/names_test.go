@@ -39,8 +39,8 @@ func TestNamesThatKubernetesRefusesAreQuoted(t *testing.T) {
 				Keys: []conflicts.KeyConflict{{Key: odd}}, Hosts: []conflicts.HostConflict{{Host: "a", Claims: claims}},
 			}, testNow), []string{ns, name, full + " from east"},
 		},
-		"plan":    {Plan(changes, view.AllDiffs, changes.Changes), []string{ns, name, full}},
-		"diff":    {Diff(changes, "a", "b", view.NoDiffs), []string{ns, name}},
+		"plan":    {Plan(changes, 60_000, changes.Changes), []string{ns, name, full}},
+		"diff":    {Diff(changes, "a", "b", 0), []string{ns, name}},
 		"history": {History([]state.Revision{{Added: 1, Keys: []string{"+" + odd.String()}}}, testNow), []string{"+se " + full}},
 		"events":  {told.String(), []string{"+se " + full}},
 		"explain": {

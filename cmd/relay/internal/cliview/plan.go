@@ -1,21 +1,20 @@
 package cliview
 
 import (
-	"maps"
-	"slices"
+	"cmp"
 	"strings"
 
 	"meshrelay/admin/view"
 	"meshrelay/internal/text"
 )
 
-// Plan returns a plan as text: a table of the shown changes and, with diffs, their differences. If there are many
-// changes, a summary by kind comes first.
-func Plan(c view.Changes, diffs view.Diffs, shown []view.Change) string {
+// Plan returns a plan as text: a table of the shown changes, and their differences in at most most bytes.
+func Plan(c view.Changes, most int, shown []view.Change) string {
 	var p page
 	switch {
 	case len(c.Changes) > 0:
-		p.changes(c, diffs, shown)
+		p.changes(shown, nil, titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO"), "now", "planned", most)
+		p.printf("\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
 	case len(c.Sinks) > 0:
 		p.WriteString("No resource would change.\n")
 	default:
@@ -36,34 +35,11 @@ func Plan(c view.Changes, diffs view.Diffs, shown []view.Change) string {
 	return p.String()
 }
 
-// changes prints the changes of resources.
-func (p *page) changes(c view.Changes, diffs view.Diffs, shown []view.Change) {
-	if len(c.Changes) > maxRows {
-		p.table(planSummary(c.Changes))
-		p.WriteString("\n")
-	}
-	t := titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO")
-	for _, change := range shown {
-		t.add(change.Action, change.Kind, text.Name(change.Namespace), text.Name(change.Name), change.From, change.To)
+// changes prints changes in a table, with words for their actions, and their differences in at most most bytes.
+func (p *page) changes(all []view.Change, words map[string]string, t *table, before, after string, most int) {
+	for _, c := range all {
+		t.add(cmp.Or(words[c.Action], c.Action), c.Kind, text.Name(c.Namespace), text.Name(c.Name), c.From, c.To)
 	}
 	p.table(t)
-	p.WriteString(CleanLines(view.Differences(shown, "now", "planned", diffs)))
-	p.printf("\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
-}
-
-// planSummary counts changes by kind and action.
-func planSummary(changes []view.Change) *table {
-	counts := map[string]map[string]int{}
-	for _, c := range changes {
-		if counts[c.Kind] == nil {
-			counts[c.Kind] = map[string]int{}
-		}
-		counts[c.Kind][c.Action]++
-	}
-	t := titled("KIND", "ADD", "CHANGE", "REMOVE")
-	for _, kind := range slices.Sorted(maps.Keys(counts)) {
-		n := counts[kind]
-		t.add(kind, n["add"], n["change"], n["remove"])
-	}
-	return t
+	p.WriteString(CleanLines(view.Differences(all, before, after, most)))
 }
