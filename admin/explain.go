@@ -39,11 +39,6 @@ const (
 	Changing Outcome = "changing" // being added or removed right now
 )
 
-// Outcomes returns all outcomes, in the order of the documents.
-func Outcomes() []Outcome {
-	return []Outcome{Served, United, Shadowed, Rejected, LeftOut, Refused, Renamed, Missing, Frozen, Expired, Changing}
-}
-
 // Explanation explains why a resource is served as it is.
 type Explanation struct {
 	mirror.Key

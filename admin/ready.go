@@ -209,9 +209,6 @@ const (
 	headElsewhere = "unready" // to other hosts
 )
 
-// Heads returns all first lines of an answer of /ready in plain text.
-func Heads() []string { return []string{headReady, headDegraded, headNotReady, headElsewhere} }
-
 // ready answers in plain text or, if the request accepts it, with the Readiness as JSON. Requests from other hosts
 // get only whether the relay is ready.
 func (s *Server) ready(w http.ResponseWriter, req *http.Request) {

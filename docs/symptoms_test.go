@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,8 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"meshrelay/admin"
-	"meshrelay/admin/view"
 	"meshrelay/docs"
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
@@ -65,6 +64,19 @@ func delays(t *testing.T) (labels []string) {
 	return labels
 }
 
+// constants returns the texts of the constants in a file of the product whose declarations match a pattern.
+func constants(t *testing.T, file, pattern string) (texts []string) {
+	t.Helper()
+	code, err := os.ReadFile("../" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^\t`+pattern+` += "([^"]+)"`).FindAllSubmatch(code, -1) {
+		texts = append(texts, string(m[1]))
+	}
+	return texts
+}
+
 // TestEveryWordOfTheProductIsASymptom: each state, outcome, type and reason has a row in words.md, and no row has
 // another word.
 func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
@@ -74,13 +86,13 @@ func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
 		"## State of a kind of an API server": words([]kubernetes.CollectionState{kubernetes.Listing, kubernetes.Following, kubernetes.Failing, kubernetes.Denied, kubernetes.Unserved, kubernetes.Polled}),
 		"## State of a found cluster":         words(registry.States()),
 		"## Whether a client has a resource":  words([]subscription.Receipt{subscription.NotForIt, subscription.NotSent, subscription.Sent, subscription.Rejected, subscription.Acknowledged}),
-		"## What became of a resource":        words(admin.Outcomes()),
+		"## What became of a resource":        constants(t, "admin/explain.go", `\w+ +Outcome`),
 		"## Why a resource is left out":       intake.Reasons(),
 		"## Why a client is refused":          words(refusal.Reasons()),
 		"## Why clients are pushed":           words(push.Reasons()),
 		"## Types of events":                  words(events.Types()),
-		"## Is it ready?":                     admin.Heads(),
-		"## State of a client":                view.ClientStates(),
+		"## Is it ready?":                     constants(t, "admin/ready.go", `head\w+`),
+		"## State of a client":                constants(t, "admin/view/clients.go", `client\w+`),
 		"## Why pushes wait":                  delays(t),
 	} {
 		if d := cmp.Diff(want, firstCells(t, page, heading)); d != "" {

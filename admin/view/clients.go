@@ -74,16 +74,11 @@ func ClientVersion(c downstream.ClientStatus) string {
 
 // The states of a client and of its types. A number of types stands before "rejected" and "behind".
 const (
-	clientWaits    = "waiting for upstreams"
-	clientRejected = "rejected"
-	clientBehind   = "behind"
 	clientSynced   = "synced"
+	clientBehind   = "behind"
+	clientRejected = "rejected"
+	clientWaits    = "waiting for upstreams"
 )
-
-// ClientStates returns all states of a client, without numbers.
-func ClientStates() []string {
-	return []string{clientSynced, clientBehind, clientRejected, clientWaits}
-}
 
 // TypeState returns the state of one type of a client.
 func TypeState(w downstream.TypeStatus) (string, Level) {
