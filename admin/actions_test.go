@@ -71,7 +71,7 @@ func TestEachActionOfAnOperatorIsOneLine(t *testing.T) {
 			}
 			t.Run(name+", "+outcome, func(t *testing.T) {
 				f, _, _ := controlled(t, Config{})
-				deps, journal := f.deps, events.New(events.Limits{})
+				deps, journal := f.deps, events.New()
 				deps.Debug.views.Events = journal
 				more(&deps)
 				f.Server = New(Config{}, deps)
@@ -140,7 +140,7 @@ func (b brokenClusters) Remove(_, _ string) error    { return b.err }
 // TestAnOrderTellsWhatItHasChanged, before and after.
 func TestAnOrderTellsWhatItHasChanged(t *testing.T) {
 	f, c, _ := controlled(t, Config{})
-	journal := events.New(events.Limits{})
+	journal := events.New()
 	f.deps.Debug.views.Events = journal
 	f.sources[0].Resources = map[string]int{"a/B": 7}
 	c.set = func(string) {

@@ -19,7 +19,7 @@ import (
 // journaled returns a fixture with a journal that has n events.
 func journaled(t *testing.T, n int) (*fixture, *events.Journal) {
 	t.Helper()
-	j := events.New(events.Limits{})
+	j := events.New()
 	f := newFixture(t, Config{}, func(d *Deps) { d.Debug.views.Events = j })
 	for i := range n {
 		j.Record(events.Event{Type: events.Ordered, Text: fmt.Sprint(i), Upstream: "east"})
@@ -150,7 +150,7 @@ func TestEventsAreStreamed(t *testing.T) {
 
 // TestOrdersAreInTheJournal with their operators, including refused orders. Dry runs and reads are not.
 func TestOrdersAreInTheJournal(t *testing.T) {
-	j := events.New(events.Limits{})
+	j := events.New()
 	f, c, _ := controlled(t, Config{})
 	f.deps.Debug.views.Events = j
 	operator := &peer{UID: 0, PID: 1}

@@ -153,7 +153,7 @@ func TestAFailedHandshakeOfTheNetworkIsNotTheClients(t *testing.T) {
 // TestTheJournalTellsWhyAHandshakeFailed, as the log does.
 func TestTheJournalTellsWhyAHandshakeFailed(t *testing.T) {
 	_, set, client := mutualTLS(t)
-	journal := events.New(events.Limits{})
+	journal := events.New()
 	r := startRelay(t, true, set, func(_ *Config, d *Deps) { d.Events = journal })
 	s, err := openStream(t, r, client("one", -time.Minute))
 	if err == nil {

@@ -1,7 +1,6 @@
 package events
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"sort"
@@ -10,15 +9,10 @@ import (
 	"meshrelay/internal/text"
 )
 
-// Limits bound a Journal.
-type Limits struct {
-	// Events and Bytes bound the ring. Their defaults are 20,000 and 16 MiB.
-	Events, Bytes int
-}
-
 const (
-	defaultEvents = 20_000
-	defaultBytes  = 16 << 20
+	// maxEvents and maxBytes bound the ring.
+	maxEvents = 20_000
+	maxBytes  = 16 << 20
 	// Clients and upstreams control how many events of some types come. The first floodBurst events of such a
 	// class are kept; after that, one event in each mergeTime counts the others. Changes of an upstream are
 	// merged after the first one.
@@ -84,8 +78,8 @@ func (b *book) bucket(c class, now time.Time) *bucket {
 
 // book is the core of a Journal.
 type book struct {
-	limits Limits
-	// ring has the newest events, the oldest at head. It grows up to limits.Events.
+	maxEvents, maxBytes int // those of the package, except in tests
+	// ring has the newest events, the oldest at head. It grows up to maxEvents.
 	ring    []*Event
 	head, n int
 	bytes   int
@@ -106,9 +100,8 @@ type book struct {
 	late  []*Event
 }
 
-func newBook(l Limits) *book {
-	l.Events, l.Bytes = cmp.Or(l.Events, defaultEvents), cmp.Or(l.Bytes, defaultBytes)
-	return &book{limits: l, buckets: map[class]*bucket{}, waits: map[string]*bucket{}}
+func newBook() *book {
+	return &book{maxEvents: maxEvents, maxBytes: maxBytes, buckets: map[class]*bucket{}, waits: map[string]*bucket{}}
 }
 
 // record adds an event, or merges it into one that waits, except an order. It returns the event
@@ -223,13 +216,13 @@ func (b *book) append(e *Event) *Event {
 }
 
 func (b *book) put(e *Event) {
-	for b.n > 0 && (b.n >= b.limits.Events || b.bytes+e.size() > b.limits.Bytes) {
+	for b.n > 0 && (b.n >= b.maxEvents || b.bytes+e.size() > b.maxBytes) {
 		b.bytes -= b.ring[b.head].size()
 		b.ring[b.head] = nil
 		b.head, b.n = (b.head+1)%len(b.ring), b.n-1
 	}
 	if b.n == len(b.ring) {
-		grown := make([]*Event, min(max(64, 2*len(b.ring)), b.limits.Events))
+		grown := make([]*Event, min(max(64, 2*len(b.ring)), b.maxEvents))
 		for i := range b.n {
 			grown[i] = b.at(i)
 		}

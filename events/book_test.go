@@ -29,7 +29,7 @@ func changed(upstream string, names ...string) Event {
 // TestChangesThatComeFastAreOneEvent: the first change is an event at once, those of the next
 // second are one event.
 func TestChangesThatComeFastAreOneEvent(t *testing.T) {
-	b := newBook(Limits{})
+	b := newBook()
 	for i := range 1000 {
 		b.record(began.Add(time.Duration(i)*time.Millisecond/2), changed("east", fmt.Sprint(i)))
 	}
@@ -62,7 +62,7 @@ func TestChangesThatComeFastAreOneEvent(t *testing.T) {
 
 // TestCausesAndUpstreamsAreNotMixed: each has an event of its own, and each order.
 func TestCausesAndUpstreamsAreNotMixed(t *testing.T) {
-	b := newBook(Limits{})
+	b := newBook()
 	for range 3 {
 		b.record(began, changed("east", "a"))
 		b.record(began, changed("west", "a"))
@@ -83,7 +83,7 @@ func TestCausesAndUpstreamsAreNotMixed(t *testing.T) {
 
 // TestOrdersAreNeverMergedIntoOneEvent: two orders within a second are two events.
 func TestOrdersAreNeverMergedIntoOneEvent(t *testing.T) {
-	b := newBook(Limits{})
+	b := newBook()
 	for uid := range 3 {
 		e := changed("east", fmt.Sprint(uid))
 		e.By, e.Operator, e.Reason = ByOperator, &Operator{UID: uid}, fmt.Sprint("INC-", uid)
@@ -103,7 +103,7 @@ func TestOrdersAreNeverMergedIntoOneEvent(t *testing.T) {
 // TestNumbersFollowTheTimesOfAnUpstream: a change that is gathered stands before what came after it,
 // whatever comes, and none is lost.
 func TestNumbersFollowTheTimesOfAnUpstream(t *testing.T) {
-	b := newBook(Limits{})
+	b := newBook()
 	now := began
 	record := func(e Event) {
 		now = now.Add(time.Millisecond)
@@ -159,7 +159,7 @@ func TestNumbersFollowTheTimesOfAnUpstream(t *testing.T) {
 // TestAnUpstreamDoesNotFloodTheJournalByAlternation: events of two types, each of which ends the batch of
 // the other, are as few as without that.
 func TestAnUpstreamDoesNotFloodTheJournalByAlternation(t *testing.T) {
-	b := newBook(Limits{})
+	b := newBook()
 	now := began
 	for range 10_000 { // ten seconds
 		now = now.Add(time.Millisecond)
@@ -175,7 +175,7 @@ func TestAnUpstreamDoesNotFloodTheJournalByAlternation(t *testing.T) {
 // TestAFloodOfClientsIsCounted: of events that clients cause, some are taken one by one, and of the
 // others one in a second with their number. What operators do is never put together.
 func TestAFloodOfClientsIsCounted(t *testing.T) {
-	b := newBook(Limits{})
+	b := newBook()
 	for i := range 10_000 {
 		b.record(began, Event{Type: Connected, Client: fmt.Sprint("istiod-", i)})
 		b.record(began, Event{Type: Ordered, Text: "reload"})
@@ -198,14 +198,16 @@ func TestAFloodOfClientsIsCounted(t *testing.T) {
 
 // TestTheRingIsBounded, by events and by bytes, and an event by its texts, names and groups.
 func TestTheRingIsBounded(t *testing.T) {
-	b := newBook(Limits{Events: 100, Bytes: 1 << 20})
+	b := newBook()
+	b.maxEvents, b.maxBytes = 100, 1<<20
 	for i := range 1000 {
 		b.record(began, Event{Type: Ordered, Text: fmt.Sprint(i)})
 	}
 	if b.n != 100 || len(b.ring) != 100 || b.at(0).Text != "900" || b.at(99).Text != "999" {
 		t.Errorf("%d events, the oldest %q", b.n, b.at(0).Text)
 	}
-	b = newBook(Limits{Bytes: 64 << 10})
+	b = newBook()
+	b.maxBytes = 64 << 10
 	long := strings.Repeat("x", 10_000)
 	for i := range 1000 {
 		e := Event{Type: Ordered, Text: long, Reason: long, Command: long, Client: long, Resources: &Resources{}}
@@ -239,7 +241,7 @@ func TestTheLongestEventIsBounded(t *testing.T) {
 			key.Namespace = fmt.Sprint(long[:tc.namespace], i)
 			e.Resources.Note(Addition, key)
 		}
-		j := New(Limits{})
+		j := New()
 		j.Record(e)
 		line, size := len(j.Take()), j.book.bytes
 		if line > state.MaxJournalLine || line > 2*size*tc.bytesOfOne {
@@ -250,7 +252,7 @@ func TestTheLongestEventIsBounded(t *testing.T) {
 
 // TestAnEventCostsFewAllocations: a change that is put together with others none but for new names.
 func TestAnEventCostsFewAllocations(t *testing.T) {
-	b := newBook(Limits{})
+	b := newBook()
 	now := began
 	step := func() {
 		now = now.Add(time.Millisecond)
@@ -269,7 +271,7 @@ func TestAnEventCostsFewAllocations(t *testing.T) {
 
 // BenchmarkChange is what one change costs that is put together with others, as at 1,000 a second.
 func BenchmarkChange(b *testing.B) {
-	j := New(Limits{})
+	j := New()
 	key := entry("a")
 	for b.Loop() {
 		r := &Resources{}
@@ -281,7 +283,7 @@ func BenchmarkChange(b *testing.B) {
 // TestALineTellsHowManyChangesAreOfServicesAndOfEndpointsAlone, also when changes are put together, and whoever searches
 // for the words finds it.
 func TestALineTellsHowManyChangesAreOfServicesAndOfEndpointsAlone(t *testing.T) {
-	b := newBook(Limits{})
+	b := newBook()
 	for i, r := range []Resources{{Services: 1}, {Services: 2, Endpoints: 1}, {Endpoints: 1}, {}} {
 		e := changed("east", fmt.Sprint(i))
 		e.Resources.Added, e.Resources.Services, e.Resources.Endpoints = i, r.Services, r.Endpoints

@@ -35,7 +35,7 @@ type busy struct {
 }
 
 func newBusy(appendLines func([]byte) error) *busy {
-	b := &busy{journal: New(Limits{}), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), append: appendLines}
+	b := &busy{journal: New(), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), append: appendLines}
 	b.journal.OnChange(func(c *Change) { b.follow = append(b.follow, c) })
 	for i := range busyUpstreams {
 		b.names = append(b.names, fmt.Sprintf("upstream-%d", i))

@@ -21,8 +21,8 @@ type Journal struct {
 
 // New returns an empty Journal. Its numbers start at the present time in milliseconds, so that they
 // are higher than those of a former process, even if the disk lost its last events.
-func New(l Limits) *Journal {
-	j := &Journal{wake: make(chan struct{}, 1), book: newBook(l)}
+func New() *Journal {
+	j := &Journal{wake: make(chan struct{}, 1), book: newBook()}
 	j.book.last = uint64(time.Now().UnixMilli()) // it is after 1970
 	return j
 }

@@ -29,7 +29,7 @@ func order(text string) Event { return Event{Type: Ordered, Text: text} }
 
 // TestPagesFollowOneAnother, forwards from a number and backwards from the newest.
 func TestPagesFollowOneAnother(t *testing.T) {
-	j := New(Limits{})
+	j := New()
 	start := j.Newest().Seq
 	for i := range 10 {
 		j.Record(order(fmt.Sprint(i)))
@@ -59,7 +59,8 @@ func TestPagesFollowOneAnother(t *testing.T) {
 
 // TestAReaderLearnsThatItHasMissedEvents.
 func TestAReaderLearnsThatItHasMissedEvents(t *testing.T) {
-	j := New(Limits{Events: 5})
+	j := New()
+	j.book.maxEvents = 5
 	j.Record(order("first"))
 	first := j.Newest().Seq
 	for i := range 10 {
@@ -80,7 +81,7 @@ func p64(j *Journal) uint64 { return j.Newest().Seq }
 
 // TestFiltersPickEvents.
 func TestFiltersPickEvents(t *testing.T) {
-	j := New(Limits{})
+	j := New()
 	j.Record(Event{Time: began, Type: Held, Upstream: "east", Text: "a", Reason: "40 of 100", Hold: "7f3a"})
 	e := changed("west", "db")
 	e.Time = began.Add(time.Minute)
@@ -121,7 +122,7 @@ func TestFiltersPickEvents(t *testing.T) {
 // TestToolsAreLeftOutAndCounted: only that they came and went, and once over all pages. A client that takes
 // their name hides nobody else.
 func TestToolsAreLeftOutAndCounted(t *testing.T) {
-	j := New(Limits{})
+	j := New()
 	start := j.Newest().Seq
 	client := func(kind Type, tool bool, text string) {
 		j.Record(Event{Type: kind, By: ByClient, Client: "c", Tool: tool, Text: text})
@@ -161,7 +162,7 @@ func TestToolsAreLeftOutAndCounted(t *testing.T) {
 		t.Errorf("with tools: %d events, %d left out", len(p.Events), p.Tools)
 	}
 
-	b := newBook(Limits{})
+	b := newBook()
 	for i := range 2 * floodBurst {
 		b.record(began, Event{Type: Connected, By: ByClient, Client: "c", Tool: i != floodBurst+3})
 	}
@@ -174,7 +175,7 @@ func TestToolsAreLeftOutAndCounted(t *testing.T) {
 // TestFollowersAreWoken by new events and by late stages, and by nothing else.
 func TestFollowersAreWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := New(Limits{})
+		j := New()
 		var followed []*Change
 		j.OnChange(func(c *Change) { followed = append(followed, c) })
 		ctx, cancel := context.WithCancel(t.Context())
@@ -236,7 +237,7 @@ func TestFollowersAreWoken(t *testing.T) {
 
 // TestTheDiskGetsEachEventOnce, late stages too, and again what it could not keep.
 func TestTheDiskGetsEachEventOnce(t *testing.T) {
-	j := New(Limits{})
+	j := New()
 	var followed []*Change
 	j.OnChange(func(c *Change) { followed = append(followed, c) })
 	var disk []byte
@@ -268,7 +269,7 @@ func TestTheDiskGetsEachEventOnce(t *testing.T) {
 
 	lines := bytes.Split(disk, []byte("\n"))
 	lines = append(lines[:len(lines)-1], []byte(`{"event":{"seq":1`), []byte("nonsense"))
-	again := New(Limits{})
+	again := New()
 	if bad := again.Load(lines); bad != 2 {
 		t.Errorf("%d bad lines", bad)
 	}
@@ -288,7 +289,7 @@ func TestTheDiskGetsEachEventOnce(t *testing.T) {
 // TestTheDiskGetsALongJournalInParts: who records something waits for one of them at most. A part that
 // could not be kept comes again.
 func TestTheDiskGetsALongJournalInParts(t *testing.T) {
-	j := New(Limits{})
+	j := New()
 	for i := range 10_000 {
 		j.Record(order(fmt.Sprint(i)))
 	}
@@ -306,7 +307,7 @@ func TestTheDiskGetsALongJournalInParts(t *testing.T) {
 			disk = append(disk, out...)
 		}
 	}
-	again := New(Limits{})
+	again := New()
 	if bad := again.Load(bytes.Split(bytes.TrimSpace(disk), []byte("\n"))); bad != 0 || again.book.n != 10_000 {
 		t.Errorf("%d events and %d bad lines", again.book.n, bad)
 	}

@@ -89,7 +89,7 @@ type Relay struct {
 
 // New makes a Relay. It opens the state, but does not connect or listen.
 func New(o Options) (*Relay, error) {
-	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), file: o.Config, events: events.New(events.Limits{}), stages: newStages()}
+	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), file: o.Config, events: events.New(), stages: newStages()}
 	finder, whole := clusters.New(o.Config.State.Dir, r.log)
 	r.finder = finder
 	r.finder.Adopt(o.Config)

@@ -69,7 +69,7 @@ func startQuiet(t *testing.T, dir string, rules config.Staleness, reachable bool
 	if err != nil {
 		t.Fatal(err)
 	}
-	journal := events.New(events.Limits{})
+	journal := events.New()
 	keeper.FollowJournal(journal)
 	quiet := upstreams.Kind{Config: &scriptedConfig{}, New: func(config.Upstream, upstreams.Env) (upstreams.Source, error) {
 		if !reachable {

@@ -49,7 +49,7 @@ func runConfigured(t *testing.T, keeper upstreams.Keeper, cfg *config.Config, lo
 // runKinds runs a Manager with some kinds of sources. change is called before it runs.
 func runKinds(t *testing.T, kinds []upstreams.Kind, keeper upstreams.Keeper, cfg *config.Config, log *slog.Logger, change func(*upstreams.Manager)) *managed {
 	t.Helper()
-	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: cfg, journal: events.New(events.Limits{})}
+	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: cfg, journal: events.New()}
 	var err error
 	if r.m, err = upstreams.NewManager(r.cfg, kinds, r.aggregate, keeper, log); err != nil {
 		t.Fatal(err)

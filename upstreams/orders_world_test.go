@@ -227,7 +227,7 @@ func (r *replicaRun) start() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.journal = events.New(events.Limits{})
+	r.journal = events.New()
 	kind := upstreams.Kind{Config: &scriptedConfig{}, New: func(config.Upstream, upstreams.Env) (upstreams.Source, error) { return r, nil }}
 	_, node := xdsConfig()
 	cfg := &config.Config{Node: node, Upstreams: []config.Upstream{

@@ -113,7 +113,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	sources := func() []upstreams.Status {
 		return []upstreams.Status{{Name: "east", State: upstreams.StateSynced, Status: intake.Status{Synced: true}, Resources: map[string]int{"networking.istio.io/ServiceEntry": 100_000}}}
 	}
-	journal := events.New(events.Limits{})
+	journal := events.New()
 	for i := range 10_000 {
 		r := &events.Resources{}
 		r.Note(events.Modification, contested[i].Key)

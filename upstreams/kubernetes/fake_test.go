@@ -90,7 +90,7 @@ func (s *apiServer) mirrors(settings, more string) *world {
 // upstream is what mirrors runs.
 func (s *apiServer) upstream(settings, more string) *world {
 	s.t.Helper()
-	w := &world{apiServer: s, t: s.t, aggregate: mirror.NewAggregate(), journal: events.New(events.Limits{})}
+	w := &world{apiServer: s, t: s.t, aggregate: mirror.NewAggregate(), journal: events.New()}
 	w.path = s.kubeconfig("t")
 	cfg := w.config(settings, more)
 	kind := Kind()

@@ -148,7 +148,7 @@ func (p *place) begin(change func(*config.Upstream)) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.journal = events.New(events.Limits{})
+	p.journal = events.New()
 	p.m.Record(p.journal)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
