@@ -493,9 +493,7 @@ func TestReloadMetrics(t *testing.T) {
 relay_config_last_reload_successful 0
 `
 	registry := prometheus.NewRegistry()
-	for _, m := range NewReloadMetrics(func() ReloadStatus { return s }) {
-		registry.MustRegister(m)
-	}
+	registry.MustRegister(NewReloadMetric(func() ReloadStatus { return s }))
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
 		t.Error(err)
 	}

@@ -22,17 +22,13 @@ func reloadReasons(s ReloadStatus) (reasons []string) {
 	return reasons
 }
 
-// NewReloadMetrics returns the metrics of a ReloadStatus. status must be safe for concurrent use.
-func NewReloadMetrics(status func() ReloadStatus) []prometheus.Collector {
-	gauge := func(name, help string, value func(ReloadStatus) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(status()) })
-	}
-	return []prometheus.Collector{
-		gauge("relay_config_last_reload_successful", "1 if the last reload of the config succeeded, 0 if it failed.", func(s ReloadStatus) float64 {
-			if s.Error == "" {
-				return 1
-			}
-			return 0
-		}),
-	}
+// NewReloadMetric returns the metric of a ReloadStatus. status must be safe for concurrent use.
+func NewReloadMetric(status func() ReloadStatus) prometheus.Collector {
+	const help = "1 if the last reload of the config succeeded, 0 if it failed."
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "relay_config_last_reload_successful", Help: help}, func() float64 {
+		if status().Error == "" {
+			return 1
+		}
+		return 0
+	})
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
@@ -18,6 +19,9 @@ var errorCodes = []int{
 	http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict,
 	http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusServiceUnavailable,
 }
+
+// maxProfileSeconds bounds the duration of a profile.
+const maxProfileSeconds = 300
 
 // route is one endpoint.
 type route struct {
@@ -64,7 +68,9 @@ func (s *Server) routes() (all []route) {
 		add("GET /ui", http.RedirectHandler("/ui/", http.StatusSeeOther))
 	}
 	for _, doc := range documents() {
-		h := s.debugOnly(s.document(doc))
+		h := s.debugOnly(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = s.stream(w, r, jsonType, func(out io.Writer) error { return doc.write(s.deps.Debug, out, r.URL.Query()) }) // the error is answered
+		})
 		if doc.name == "events" {
 			h = s.events(h)
 		}

@@ -256,8 +256,3 @@ func mayDo(ctx context.Context, field string, creds *apiserver.Credentials, name
 	}
 	return []doctor.Finding{doctor.Doubt("permissions", field, "the relay may lack rights", "no rule that the server tells grants "+some(lacks), "grant them as deploy/kubernetes does; kinds that the view leaves out need none")}
 }
-
-// HasUpstream reports whether a config has an upstream called name.
-func HasUpstream(cfg *config.Config, name string) bool {
-	return slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == name })
-}

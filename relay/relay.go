@@ -181,7 +181,7 @@ func New(o Options) (*Relay, error) {
 	}
 	r.operators = admin.New(adminConfig(cfg), r.adminDeps(debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.expiries)
+	own := []prometheus.Collector{admin.NewReloadMetric(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.expiries}
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}

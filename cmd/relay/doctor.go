@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -99,7 +100,7 @@ func examine(ctx context.Context, path string, d relay.Doctor, told func(string,
 	if len(found) == 0 {
 		found = append(found, doctor.Good("config", path, "valid, %s", view.Count(len(cfg.Upstreams), "upstream")))
 	}
-	if d.Upstream != "" && !relay.HasUpstream(cfg, d.Upstream) {
+	if d.Upstream != "" && !slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == d.Upstream }) {
 		return nil, fmt.Errorf("%s has no upstream %q", path, d.Upstream)
 	}
 	d.Config, d.Memory = cfg, memory.SetLimit()
