@@ -35,7 +35,7 @@ func (r *Relay) newPages(views admin.Views, debug *admin.Debug, conflicts func()
 	return ui.New(ui.Data{
 		Resources: r.aggregate, Clients: r.server, Upstreams: views.Upstreams, Clusters: r.finder.Status, Explain: debug.Explain, Services: debug.Services,
 		Contests: views.Contests, HostConflicts: views.HostConflicts, Conflicts: conflicts, Apart: debug.Apart,
-		LeftOut: views.LeftOut, Held: r.manager.Held, History: r.manager.History, Events: r.events.Read, Changes: changes.Load,
+		Held: r.manager.Held, History: r.manager.History, Events: r.events.Read, Changes: changes.Load,
 		Admin: r.options.Config.Admin.Address, XDS: listenerAddress(r.options.Config.Downstream.Listeners),
 	})
 }

@@ -48,7 +48,6 @@ func large(t testing.TB) *fixture {
 		if i < 10_000 {
 			f.contests = append(f.contests, conflicts.KeyConflict{Key: key, Winner: "east", Losers: []string{"west"}, Outcome: conflicts.Shadowed, Reason: "first in order", Since: testNow})
 			f.hosts = append(f.hosts, conflicts.HostConflict{Kind: serviceEntry, Host: fmt.Sprint("host-", i), Since: testNow, Claims: []conflicts.Claim{{Namespace: "a", Name: "b", Source: "east"}, {Namespace: "c", Name: "d", Source: "west"}}})
-			f.leftOut = append(f.leftOut, intake.LeftOut{Upstream: "east", Kind: key.Kind.String(), Namespace: key.Namespace, Name: key.Name, Reason: "rule", Detail: long})
 		}
 		if i < 100 {
 			f.ups[0].Refused = append(f.ups[0].Refused, intake.Refusal{Resource: key.String(), Reason: long})

@@ -50,7 +50,6 @@ type Data struct {
 	Conflicts     func() (keys, hosts int)
 	// Apart returns why the claims of a host are not united.
 	Apart   func(conflicts.HostConflict) string
-	LeftOut func() []intake.LeftOut
 	Held    func(upstream string) ([]intake.HeldUpstream, error)
 	History func(upstream string) ([]state.Revision, error)
 	// Events returns a page of the journal.

@@ -45,7 +45,6 @@ type fixture struct {
 	contests  []conflicts.KeyConflict
 	hosts     []conflicts.HostConflict
 	held      []intake.HeldUpstream
-	leftOut   []intake.LeftOut
 	revisions []state.Revision
 	clusters  []clusters.Status
 	explained *admin.Explanation
@@ -110,8 +109,8 @@ func newFixture(t testing.TB, n int) *fixture {
 		Services: func(q url.Values) (services.Answer, error) { f.asked = q; return f.services, nil },
 		Contests: func(...mirror.Kind) []conflicts.KeyConflict { return f.contests }, HostConflicts: func() []conflicts.HostConflict { return f.hosts },
 		Conflicts: func() (keys, hosts int) { return len(f.contests), len(f.hosts) },
-		Apart:     func(conflicts.HostConflict) string { return f.apart }, LeftOut: func() []intake.LeftOut { return f.leftOut },
-		Held: func(string) ([]intake.HeldUpstream, error) { return f.held, nil }, History: func(string) ([]state.Revision, error) { return f.revisions, nil },
+		Apart:     func(conflicts.HostConflict) string { return f.apart },
+		Held:      func(string) ([]intake.HeldUpstream, error) { return f.held, nil }, History: func(string) ([]state.Revision, error) { return f.revisions, nil },
 		Clusters: func() []clusters.Status { return f.clusters },
 		Events:   f.events, Changes: f.changes.Load,
 	})
@@ -137,7 +136,7 @@ func (f *fixture) get(t testing.TB, path string, headers ...string) (code int, b
 // paths are the paths of all pages.
 func paths() []string {
 	return []string{
-		"/", "/upstreams", "/upstreams/east", "/upstreams/east?leftout=rule", "/upstreams/east?q=service", "/events", "/events/1", "/resources", "/resources?q=service-99&upstream=west",
+		"/", "/upstreams", "/upstreams/east", "/upstreams/east?q=service", "/events", "/events/1", "/resources", "/resources?q=service-99&upstream=west",
 		"/resources?q=host-99999&in=names+and+content", "/resource?kind=se&namespace=team-1&name=service-1", "/services", "/services?q=db", "/service?host=db.shop.svc.cluster.local", "/clients", "/clients?state=not+up+to+date", "/client?id=client-7", "/conflicts",
 	}
 }

@@ -84,8 +84,7 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 	f.ready, f.clients = evilOf[admin.Readiness](), []downstream.ClientStatus{evilOf[downstream.ClientStatus]()}
 	f.clients[0].Connection = "client-7"
 	f.contests, f.hosts = []conflicts.KeyConflict{evilOf[conflicts.KeyConflict]()}, []conflicts.HostConflict{evilOf[conflicts.HostConflict]()}
-	f.held, f.leftOut, f.revisions = []intake.HeldUpstream{evilOf[intake.HeldUpstream]()}, []intake.LeftOut{evilOf[intake.LeftOut]()}, []state.Revision{evilOf[state.Revision]()}
-	f.leftOut[0].Upstream, f.leftOut[0].Reason = "east", "rule"
+	f.held, f.revisions = []intake.HeldUpstream{evilOf[intake.HeldUpstream]()}, []state.Revision{evilOf[state.Revision]()}
 	e := evilOf[admin.Explanation]()
 	e.Outcome = admin.Served
 	e.Served.Spec = []byte(`{"a":"<script>alert(1)</script>` + "\u202e" + `"}`)

@@ -149,26 +149,9 @@ func (p *Pages) keptOut(u upstreams.Status, r *request) (sections []Section) {
 	if len(u.LeftOut) == 0 {
 		return sections
 	}
-	rules := view.Rules(u)
-	t := tableOf("Resources that import rules leave out, by rule", "", view.RuleCounts, rules, len(rules), r.now,
-		func(rule view.RuleCount) string {
-			return upstreamHref(u.Name) + "?leftout=" + queryOf(rule.Reason) + "#leftout"
-		})
-	sections = append(sections, Section{ID: "rules", Title: "Left out", Table: t})
-	if reason := r.get("leftout"); reason != "" {
-		sections = append(sections, p.leftOut(u.Name, reason, r.now))
-	}
-	return sections
-}
-
-var leftOutColumns = view.LeftOut.Pick("Name", "Namespace", "Kind", "Reason", "Detail")
-
-func (p *Pages) leftOut(upstream, reason string, now time.Time) Section {
-	all := slices.DeleteFunc(slices.Clone(p.data.LeftOut()), func(l intake.LeftOut) bool { return l.Upstream != upstream || l.Reason != reason || l.Name == "" })
-	t := tableOf("Resources that the rule leaves out", "Nothing.", leftOutColumns, all, maxRows/2, now,
-		func(l intake.LeftOut) string { return resourceHref(l.Kind, l.Namespace, l.Name) })
-	t.Summary = fmt.Sprintf("%d of %d; all of them: %s", len(t.Rows), len(all), p.here("relay explain --left-out --upstream "+word(upstream)))
-	return Section{ID: "leftout", Title: "Left out by " + reason, Table: t}
+	t := tableOf("Resources that import rules leave out, by rule", "", view.RuleCounts, view.Rules(u), len(u.LeftOut), r.now, func(view.RuleCount) string { return "" })
+	t.Summary = "to list them: " + p.here("relay explain --left-out --upstream "+word(u.Name))
+	return append(sections, Section{ID: "rules", Title: "Left out", Table: t})
 }
 
 // history lists the kept revisions of an upstream.
