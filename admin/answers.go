@@ -25,12 +25,13 @@ type refusal struct {
 	error
 }
 
-func refuse(code int, format string, args ...any) error {
+// Refuse returns an error with the HTTP status of its response, see StatusOf.
+func Refuse(code int, format string, args ...any) error {
 	return refusal{code, fmt.Errorf(format, args...)}
 }
 
 func badRequestf(format string, args ...any) error {
-	return refuse(http.StatusBadRequest, format, args...)
+	return Refuse(http.StatusBadRequest, format, args...)
 }
 
 // StatusOf returns the HTTP status of an error.

@@ -61,7 +61,7 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request, o *order)
 	case s.bundles <- struct{}{}:
 		defer func() { <-s.bundles }()
 	default:
-		return nil, refuse(http.StatusServiceUnavailable, "another support bundle is being made; try again")
+		return nil, Refuse(http.StatusServiceUnavailable, "another support bundle is being made; try again")
 	}
 	n, err := s.stream(w, r, "application/gzip", func(out io.Writer) error {
 		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, resources)

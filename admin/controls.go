@@ -143,13 +143,13 @@ func (s *Server) write(r *http.Request, o *order, text func(target string) strin
 func (s *Server) backup(w http.ResponseWriter, r *http.Request, o *order) (any, error) {
 	o.reads = true
 	if s.deps.Backup == nil {
-		return nil, refuse(http.StatusConflict, "there is no state to copy: state.dir is not set")
+		return nil, Refuse(http.StatusConflict, "there is no state to copy: state.dir is not set")
 	}
 	select {
 	case s.backups <- struct{}{}:
 		defer func() { <-s.backups }()
 	default:
-		return nil, refuse(http.StatusServiceUnavailable, "another copy is being made; try again")
+		return nil, Refuse(http.StatusServiceUnavailable, "another copy is being made; try again")
 	}
 	endIn(w, backupTimeout)
 	n, err := s.stream(w, r, "application/octet-stream", s.deps.Backup)

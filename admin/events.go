@@ -105,7 +105,7 @@ func (s *Server) followEvents(w http.ResponseWriter, r *http.Request) {
 	case s.followers <- struct{}{}:
 		defer func() { <-s.followers }()
 	default:
-		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "too many event streams at the same time: close one, or read pages"))
+		s.refuse(w, r, Refuse(http.StatusServiceUnavailable, "too many event streams at the same time: close one, or read pages"))
 		return
 	}
 	q, err := queryOf(r.URL.Query())

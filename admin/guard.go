@@ -16,7 +16,7 @@ func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 			defer func() { <-s.busy }()
 			next(w, r)
 		default:
-			s.refuse(w, r, refuse(http.StatusServiceUnavailable, "too many debug requests at the same time; try again"))
+			s.refuse(w, r, Refuse(http.StatusServiceUnavailable, "too many debug requests at the same time; try again"))
 		}
 	})
 }

@@ -21,7 +21,7 @@ func (s *Server) previewSinks(_ http.ResponseWriter, r *http.Request, o *order) 
 	case s.previews <- struct{}{}:
 		defer func() { <-s.previews }()
 	default:
-		return nil, refuse(http.StatusServiceUnavailable, "another plan is being made; try again")
+		return nil, Refuse(http.StatusServiceUnavailable, "another plan is being made; try again")
 	}
 	text, err := io.ReadAll(io.LimitReader(r.Body, maxConfigBytes+1))
 	if err != nil || len(text) > maxConfigBytes {

@@ -53,7 +53,7 @@ func TestTheHTTPReferenceHasTheErrorsOfTheCode(t *testing.T) {
 			t.Errorf("status %d: in docs/http.md %v, in the code %v", status, strings.Contains(page, row), !strings.Contains(page, row))
 		}
 	}
-	if got := StatusOf(refuse(http.StatusTeapot, "no coffee")); got != http.StatusInternalServerError {
+	if got := StatusOf(Refuse(http.StatusTeapot, "no coffee")); got != http.StatusInternalServerError {
 		t.Errorf("a status that the reference does not have: %d", got)
 	}
 }

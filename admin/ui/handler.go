@@ -3,7 +3,6 @@ package ui
 import (
 	"bytes"
 	"embed"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"html/template"
@@ -147,10 +146,6 @@ func (p *Pages) made(req *http.Request, build builder) (send func(http.ResponseW
 // failed returns the page and the HTTP status for an error.
 func failed(err error) (*Page, int) {
 	code := admin.StatusOf(err)
-	var known failure
-	if errors.As(err, &known) {
-		code = known.code
-	}
 	return &Page{Title: http.StatusText(code), Lead: say(Bad, err.Error()), Command: "relay status"}, code
 }
 

@@ -2,8 +2,8 @@ package ui
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -77,17 +77,13 @@ func (r *request) check() error {
 	return nil
 }
 
-// failure is an error with its HTTP status.
-type failure struct {
-	code int
-	text string
+func notFound(format string, args ...any) error {
+	return admin.Refuse(http.StatusNotFound, format, args...)
 }
 
-func (f failure) Error() string { return f.text }
-
-func notFound(format string, args ...any) error { return failure{404, fmt.Sprintf(format, args...)} }
-
-func badRequest(format string, args ...any) error { return failure{400, fmt.Sprintf(format, args...)} }
+func badRequest(format string, args ...any) error {
+	return admin.Refuse(http.StatusBadRequest, format, args...)
+}
 
 // contains reports whether in contains q, ignoring case. It allocates nothing for texts in lower case.
 func contains(in, q string) bool { return strings.Contains(strings.ToLower(in), strings.ToLower(q)) }
