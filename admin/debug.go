@@ -60,7 +60,7 @@ type Views struct {
 	Events *events.Journal
 	// Replicas returns this replica and the others, if there are any.
 	Replicas func() []orders.Replica
-	// Applied returns what each sink has written of a resource. It may be nil.
+	// Applied returns what each sink has written of a resource.
 	Applied func(mirror.Key) []sink.Applied
 }
 
@@ -87,20 +87,35 @@ type document struct {
 // documents returns all debug documents in alphabetical order.
 func documents() []document {
 	return []document{
-		{"clusters", "Found clusters with their states", nil, (*Debug).clusters},
+		{"clusters", "Found clusters with their states", nil, listOf(func(d *Debug) []clusters.Status { return d.views.Clusters() })},
 		{"configz", "Merged resources as Kubernetes objects; ?kind=, ?namespace= and ?name= filter", []string{"kind", "namespace", "name"}, (*Debug).configz},
-		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", []string{"kind"}, (*Debug).conflicts},
+		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", []string{"kind"}, wholeOf((*Debug).conflicts)},
 		{"connections", "Connected clients with the responses to them, by type", nil, (*Debug).connections},
-		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", eventParameters, (*Debug).writeEvents},
-		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", []string{"kind", "namespace", "name"}, (*Debug).explain},
+		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", eventParameters, wholeOf((*Debug).events)},
+		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", []string{"kind", "namespace", "name"}, wholeOf((*Debug).Explain)},
 		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", []string{"upstream", "kind"}, (*Debug).leftOut},
 		{"mesh", "Merged MeshConfig, or null", nil, (*Debug).mesh},
-		{"peers", "Identities and addresses with what their streams have cost, the most first", nil, (*Debug).peers},
-		{"replicas", "This replica and the others, with the orders that are not in force there", nil, (*Debug).replicas},
-		{"services", "Services, or one ?host= with its ServiceEntries and endpoints; ?port= filters endpoints, ?search= and ?from= hosts; ?client= is the connection whose view it is, ?limit= bounds lists", []string{"host", "port", "client", "search", "from", "limit"}, (*Debug).services},
-		{"upstreams", "State of each upstream", nil, (*Debug).upstreams},
+		{"peers", "Identities and addresses with what their streams have cost, the most first", nil, listOf(func(d *Debug) []downstream.PeerStatus { return d.clients.Peers() })},
+		{"replicas", "This replica and the others, with the orders that are not in force there", nil, listOf(func(d *Debug) []orders.Replica { return d.views.Replicas() })},
+		{"services", "Services, or one ?host= with its ServiceEntries and endpoints; ?port= filters endpoints, ?search= and ?from= hosts; ?client= is the connection whose view it is, ?limit= bounds lists", []string{"host", "port", "client", "search", "from", "limit"}, wholeOf((*Debug).Services)},
+		{"upstreams", "State of each upstream", nil, listOf(func(d *Debug) []upstreams.Status { return d.views.Upstreams() })},
 		{"versions", "Versions of the merged resources", nil, (*Debug).versions},
 	}
+}
+
+// wholeOf returns a function that writes what read returns.
+func wholeOf[T any](read func(*Debug, url.Values) (T, error)) func(*Debug, io.Writer, url.Values) error {
+	return func(d *Debug, w io.Writer, q url.Values) error {
+		v, err := read(d, q)
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, v)
+	}
+}
+
+func listOf[T any](read func(*Debug) []T) func(*Debug, io.Writer, url.Values) error {
+	return func(d *Debug, w io.Writer, _ url.Values) error { return writeJSON(w, notNil(read(d))) }
 }
 
 // arrayWriter writes a JSON array element by element, one per line. After an error it writes nothing more, and
@@ -140,32 +155,12 @@ func (a *arrayWriter) close() error {
 	return a.err
 }
 
-func (d *Debug) upstreams(w io.Writer, _ url.Values) error {
-	return writeJSON(w, notNil(d.views.Upstreams()))
-}
-
-func (d *Debug) clusters(w io.Writer, _ url.Values) error {
-	return writeJSON(w, notNil(d.views.Clusters()))
-}
-
-func (d *Debug) replicas(w io.Writer, _ url.Values) error {
-	var all []orders.Replica
-	if d.views.Replicas != nil {
-		all = d.views.Replicas()
-	}
-	return writeJSON(w, notNil(all))
-}
-
 func (d *Debug) connections(w io.Writer, _ url.Values) error {
 	out := &arrayWriter{w: w}
 	for _, c := range d.clients.Clients() {
 		out.add(c)
 	}
 	return out.close()
-}
-
-func (d *Debug) peers(w io.Writer, _ url.Values) error {
-	return writeJSON(w, notNil(d.clients.Peers()))
 }
 
 // notNil returns s, or an empty slice for nil: JSON then has an empty array instead of null.

@@ -78,13 +78,13 @@ func queryOf(values url.Values) (q events.Query, err error) {
 	return q, err
 }
 
-// writeEvents writes a page of the journal.
-func (d *Debug) writeEvents(w io.Writer, values url.Values) error {
+// events returns a page of the journal.
+func (d *Debug) events(values url.Values) (page events.Page, err error) {
 	q, err := queryOf(values)
 	if err != nil {
-		return err
+		return page, err
 	}
-	return writeJSON(w, d.views.Events.Read(q))
+	return d.views.Events.Read(q), nil
 }
 
 // events serves a page of the journal or, if the request accepts text/event-stream, a stream of events.

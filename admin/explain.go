@@ -103,14 +103,6 @@ type SourceCopy struct {
 	From *kube.Object `json:"from,omitempty"`
 }
 
-func (d *Debug) explain(w io.Writer, q url.Values) error {
-	e, err := d.Explain(q)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, e)
-}
-
 // Explain explains the resource that the parameters kind, namespace and name of a query name. StatusOf returns 400
 // for an error in the query.
 func (d *Debug) Explain(q url.Values) (*Explanation, error) {
@@ -216,9 +208,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		}
 	}
 	e.Clients, e.Distribution = notNil(d.clients.Receipts(key)), d.clients.Distribution(key)
-	if d.views.Applied != nil {
-		e.Sinks = d.views.Applied(key)
-	}
+	e.Sinks = d.views.Applied(key)
 	return e, nil
 }
 
@@ -394,13 +384,13 @@ func (d *Debug) leftOut(w io.Writer, q url.Values) error {
 	return out.close()
 }
 
-// conflicts writes the keys that several upstreams have, the hosts that several keys claim, and refused claims.
-func (d *Debug) conflicts(w io.Writer, q url.Values) error {
+// conflicts returns the keys that several upstreams have, the hosts that several keys claim, and refused claims.
+func (d *Debug) conflicts(q url.Values) (all Conflicts, err error) {
 	kinds, err := kindsOf(q)
 	if err != nil {
-		return err
+		return all, err
 	}
-	all := Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts())}
+	all = Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts())}
 	if kinds != nil {
 		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c conflicts.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
 	}
@@ -412,7 +402,7 @@ func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 	for i := range all.Hosts[:min(len(all.Hosts), maxApart)] {
 		all.Hosts[i].Apart = d.Apart(all.Hosts[i])
 	}
-	return writeJSON(w, all)
+	return all, nil
 }
 
 // maxApart is the most host conflicts whose Apart is set, which decodes resources.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -26,6 +27,7 @@ import (
 	"meshrelay/federation/merge"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
+	"meshrelay/orders"
 	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -168,7 +170,8 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		PreviewSinks: func(context.Context, []byte) ([]sink.Change, error) { return nil, nil },
 		Controls:     &controls{}, Clusters: foundClusters{}, Sinks: someSinks{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
-		Ready: func() Readiness { return f.ready },
+		Ready: func() Readiness { return f.ready }, Notes: func() []string { return nil }, Remarks: func() []string { return nil },
+		Memory: func() (inUse, limit uint64) { return 0, math.MaxInt64 },
 		Debug: NewDebug(Views{
 			Clusters:  foundClusters{}.Status,
 			Resources: resources, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts,
@@ -180,6 +183,8 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 			},
 			Trace:     func(key mirror.Key) []intake.Trace { return f.traces[key] },
 			Upstreams: func() []upstreams.Status { return f.sources },
+			Replicas:  func() []orders.Replica { return nil },
+			Applied:   func(mirror.Key) []sink.Applied { return nil },
 		}, f),
 	}
 	for _, add := range more {

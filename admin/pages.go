@@ -32,18 +32,13 @@ func portOf(r *http.Request) string {
 // Readiness returns whether the relay serves its clients, with reasons, notes and remarks.
 func (s *Server) Readiness() Readiness {
 	r := s.readiness()
-	if s.deps.Remarks != nil {
-		r.Notes = append(r.Notes[:len(r.Notes):len(r.Notes)], s.deps.Remarks()...)
-	}
+	r.Notes = append(r.Notes[:len(r.Notes):len(r.Notes)], s.deps.Remarks()...)
 	return r
 }
 
 // Version returns the build of the relay, its socket and its memory.
 func (s *Server) Version() Version {
 	v := Version{Info: s.deps.Build, Name: s.deps.Name, Started: s.deps.Started, AdminSocket: s.socket.Load().path}
-	if s.deps.Memory == nil {
-		return v
-	}
 	inUse, limit := s.deps.Memory()
 	if v.MemoryInUse = inUse; limit < math.MaxInt64 {
 		v.MemoryLimit = limit

@@ -195,9 +195,7 @@ func (s *Server) readiness() Readiness {
 	if st := s.socket.Load(); s.cfg.Socket != "" && st.path == "" {
 		r.Reasons = append(r.Reasons, st.problem)
 	}
-	if s.deps.Notes != nil {
-		r.Reasons = append(r.Reasons, s.deps.Notes()...)
-	}
+	r.Reasons = append(r.Reasons, s.deps.Notes()...)
 	return r
 }
 

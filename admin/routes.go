@@ -63,10 +63,8 @@ func (s *Server) routes() (all []route) {
 		MaxRequestsInFlight: maxDebugRequests,
 	}))
 	host("GET /version", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.Version()) })
-	if s.deps.Pages != nil {
-		add("GET /ui/", http.HandlerFunc(s.pages))
-		add("GET /ui", http.RedirectHandler("/ui/", http.StatusSeeOther))
-	}
+	add("GET /ui/", http.HandlerFunc(s.pages))
+	add("GET /ui", http.RedirectHandler("/ui/", http.StatusSeeOther))
 	for _, doc := range documents() {
 		h := s.debugOnly(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = s.stream(w, r, jsonType, func(out io.Writer) error { return doc.write(s.deps.Debug, out, r.URL.Query()) }) // the error is answered
@@ -118,19 +116,17 @@ func (s *Server) routes() (all []route) {
 	ask("GET /upstreams/{upstream}/diff", s.diff, "revision")
 	act("POST /clusters/{clusters}/release", "release clusters", s.releaseClusters)
 	act("POST /clusters/{clusters}/remove", "remove cluster", s.removeCluster, "cluster")
-	if s.deps.Sinks != nil {
-		host("GET /sinks", func(w http.ResponseWriter, r *http.Request) {
-			s.answer(w, notNil(s.deps.Sinks.Status(r.URL.Query().Get("name"))))
-		}, "name")
-		ask("GET /sinks/{sink}/diff", func(r *http.Request, _ string) (any, error) {
-			q := r.URL.Query()
-			return s.deps.Sinks.Diff(r.Context(), r.PathValue("sink"), sink.Wanted{Kind: q.Get("kind"), Namespace: q.Get("namespace"), Do: q.Get("do"), After: q.Get("after")})
-		}, "kind", "namespace", "do", "after")
-		for verb, own := range sinkParameters {
-			act("POST /sinks/{sink}/"+verb, verb+" sink", func(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
-				return s.sinkOrder(r, verb, o)
-			}, own...)
-		}
+	host("GET /sinks", func(w http.ResponseWriter, r *http.Request) {
+		s.answer(w, notNil(s.deps.Sinks.Status(r.URL.Query().Get("name"))))
+	}, "name")
+	ask("GET /sinks/{sink}/diff", func(r *http.Request, _ string) (any, error) {
+		q := r.URL.Query()
+		return s.deps.Sinks.Diff(r.Context(), r.PathValue("sink"), sink.Wanted{Kind: q.Get("kind"), Namespace: q.Get("namespace"), Do: q.Get("do"), After: q.Get("after")})
+	}, "kind", "namespace", "do", "after")
+	for verb, own := range sinkParameters {
+		act("POST /sinks/{sink}/"+verb, verb+" sink", func(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
+			return s.sinkOrder(r, verb, o)
+		}, own...)
 	}
 	act("POST /plan/sinks", "plan sinks", s.previewSinks)
 	act("POST /reload", "reload", s.reload)

@@ -86,10 +86,10 @@ type Deps struct {
 	// PreviewSinks tells what a config file would change for the sinks.
 	PreviewSinks func(ctx context.Context, config []byte) ([]sink.Change, error)
 
-	// Sinks shows and controls sinks. It may be nil.
+	// Sinks shows and controls sinks.
 	Sinks SinkControls
 
-	// The fields below may be nil. Their functions must be safe for concurrent use.
+	// The functions below must be safe for concurrent use.
 
 	// Pages is the web page at /ui/.
 	Pages http.Handler

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,15 +13,6 @@ import (
 
 // longestHost is the longest host that is looked for.
 const longestHost = 255
-
-// services writes the services that a query selects.
-func (d *Debug) services(w io.Writer, q url.Values) error {
-	answer, err := d.Services(q)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, answer)
-}
 
 // Services returns the services that a query selects. The parameters are those of /debug/services. It computes them, and
 // keeps nothing.

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/admin"
+	"meshrelay/internal/memory"
 	"meshrelay/internal/testing/await"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -123,6 +124,7 @@ func serveControls(t *testing.T, socket string) *controlled {
 	c := &controlled{socket: socket, east: upstreams.Status{Name: "east", Status: intake.Status{Synced: true}, State: upstreams.StateSynced, Resources: map[string]int{"a/B": 3, "a/C": 2}}}
 	server := admin.New(admin.Config{Address: "127.0.0.1:0", Socket: socket}, admin.Deps{
 		Gatherer: prometheus.NewRegistry(), Ready: func() admin.Readiness { return admin.Readiness{Ready: true} },
+		Notes: noNotes, Remarks: noNotes, Memory: memory.InUse,
 		Debug: admin.NewDebug(admin.Views{Upstreams: c.sources}, nil), LogLevel: new(slog.LevelVar), Logger: slog.New(slog.DiscardHandler),
 		Controls: c,
 		Reload:   func(context.Context) error { c.mu.Lock(); defer c.mu.Unlock(); return c.reload },

@@ -21,8 +21,10 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/events"
 	"meshrelay/federation/conflicts"
+	"meshrelay/internal/memory"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/orders"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -123,7 +125,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 		Upstreams: sources, Contests: func(...mirror.Kind) []conflicts.KeyConflict { return contested },
 		HostConflicts: func() []conflicts.HostConflict { return nil }, Events: journal,
 		LeftOut:   func() []intake.LeftOut { return refused },
-		Resources: mirror.NewAggregate(),
+		Resources: mirror.NewAggregate(), Replicas: func() []orders.Replica { return nil },
 	}, clients)
 	dir, err := os.MkdirTemp("", "much") // the path of a socket must be short
 	if err != nil {
@@ -132,6 +134,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	server := admin.New(admin.Config{Address: "127.0.0.1:0", Socket: filepath.Join(dir, "s")}, admin.Deps{
 		Gatherer: prometheus.NewRegistry(), Ready: func() admin.Readiness { return admin.Readiness{Ready: true} },
+		Notes: noNotes, Remarks: noNotes, Memory: memory.InUse,
 		Debug: debug, LogLevel: new(slog.LevelVar), Logger: slog.New(slog.DiscardHandler), Controls: &manyHeld{},
 		ReloadStatus: func() admin.ReloadStatus { return admin.ReloadStatus{} },
 	})
@@ -205,3 +208,5 @@ func cpuTime(t *testing.T) time.Duration {
 	}
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
+
+func noNotes() []string { return nil }
