@@ -5,9 +5,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"time"
 
@@ -31,10 +29,10 @@ const (
 
 // Config configures a Client. The Client may call the functions from several goroutines at once.
 type Config struct {
-	// Addresses are host:port, the preferred first.
+	// Addresses are host:port, at least one, the preferred first.
 	Addresses []string
 	Protocol  Protocol
-	// Node is called for each stream.
+	// Node is called for each stream. It is required.
 	Node func() *corev3.Node
 	// TypeURLs returns the types to subscribe to, at least one, in the order of the requests. It is
 	// called for each stream. relay: the server is another relay, which serves every kind under
@@ -72,7 +70,7 @@ type Config struct {
 	Silent  func(typeURLs []string) (awaited []string)
 	Silence time.Duration
 	// MaxResponseBytes bounds a response: a larger one ends the stream. A response is in memory
-	// once. Default: 256 MiB.
+	// once. At most 2 GiB, the largest that gRPC can frame. Default: 256 MiB.
 	MaxResponseBytes int
 	// ResyncInterval is how often, plus or minus a tenth, a SotW stream asks for everything again
 	// (PROTOCOL C4). Zero: never.
@@ -166,21 +164,7 @@ type Client struct {
 }
 
 // New returns a Client that is not connected.
-func New(cfg Config, h Handler) (*Client, error) {
-	switch {
-	case len(cfg.Addresses) == 0:
-		return nil, errors.New("adsclient: no addresses")
-	case cfg.Node == nil || cfg.TypeURLs == nil || h == nil:
-		return nil, errors.New("adsclient: node, types and handler are needed")
-	case cfg.Protocol != Auto && cfg.Protocol != SotW && cfg.Protocol != Delta:
-		return nil, fmt.Errorf("adsclient: protocol %q: want %s, %s or %s", cfg.Protocol, Auto, SotW, Delta)
-	case cfg.MaxResponseBytes < 0 || cfg.MaxResponseBytes > math.MaxInt32:
-		return nil, fmt.Errorf("adsclient: responses of %d bytes: want 1 to %d, the largest that gRPC can frame", cfg.MaxResponseBytes, math.MaxInt32)
-	case cfg.Names != nil && cfg.Protocol != SotW:
-		return nil, fmt.Errorf("adsclient: protocol %s: names need %s", cfg.Protocol, SotW)
-	case cfg.Credentials == nil:
-		return nil, errors.New("adsclient: credentials are needed")
-	}
+func New(cfg Config, h Handler) *Client {
 	cfg.MinBackoff = cmp.Or(cfg.MinBackoff, 250*time.Millisecond)
 	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 30*time.Second)
 	cfg.DeniedBackoff = cmp.Or(cfg.DeniedBackoff, 10*time.Second)
@@ -201,7 +185,7 @@ func New(cfg Config, h Handler) (*Client, error) {
 		badDelta: map[string]*DeltaError{}, pinged: map[string]bool{},
 		namesChanged: make(chan struct{}, 1), repeat: make(chan struct{}, 1), leftOut: map[string]string{}, health: newAddressHealth(cfg.Addresses),
 		patience: cfg.SyncTimeout,
-	}, nil
+	}
 }
 
 // Run connects and reconnects until ctx ends. Then it returns nil. It is called once. After a panic in a goroutine of

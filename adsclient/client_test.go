@@ -148,10 +148,7 @@ func newClient(t *testing.T, h Handler, change func(*Config), addresses ...strin
 	if change != nil {
 		change(&cfg)
 	}
-	c, err := New(cfg, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := New(cfg, h)
 	return c
 }
 
@@ -510,27 +507,6 @@ func TestConnectionAgeIsRoutine_C18(t *testing.T) {
 	})
 }
 
-func TestBadOptionsAreErrors(t *testing.T) {
-	h := newRecorder()
-	ok := Config{Addresses: []string{"a:1"}, Protocol: Auto, Node: testNode, Credentials: insecure.NewCredentials(), TypeURLs: func(bool) []string { return nil }}
-	if _, err := New(ok, h); err != nil {
-		t.Fatal(err)
-	}
-	for name, change := range map[string]func(*Config){
-		"addresses":   func(c *Config) { c.Addresses = nil },
-		"credentials": func(c *Config) { c.Credentials = nil },
-		"protocol":    func(c *Config) { c.Protocol = "rest" },
-		"node":        func(c *Config) { c.Node = nil },
-		"limit":       func(c *Config) { c.MaxResponseBytes = -1 },
-	} {
-		c := ok
-		change(&c)
-		if _, err := New(c, h); err == nil {
-			t.Errorf("bad %s is no error", name)
-		}
-	}
-}
-
 // TestAPanicEndsRun, as an error with its stack, wherever the Client calls its Config and Handler.
 func TestAPanicEndsRun(t *testing.T) {
 	for name, change := range map[string]func(*Config, *recorder){
@@ -548,11 +524,8 @@ func TestAPanicEndsRun(t *testing.T) {
 				TypeURLs: func(bool) []string { return []string{seURL} }, Logger: slog.New(slog.DiscardHandler),
 			}
 			change(&cfg, h)
-			c, err := New(cfg, h)
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = func() (err error) {
+			c := New(cfg, h)
+			err := func() (err error) {
 				defer func() {
 					if v := recover(); v != nil { // names are asked for in Run, too
 						err = &Panic{fmt.Sprint(v), string(debug.Stack())}

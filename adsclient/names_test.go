@@ -59,10 +59,7 @@ func startNamed(t *testing.T, h Handler, s *fakexds.Server, change func(*Config)
 	if change != nil {
 		change(&cfg)
 	}
-	c, err := New(cfg, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := New(cfg, h)
 	w.client = c
 	runClient(t, c)
 	return w
@@ -310,15 +307,6 @@ func TestNamesThatAreTooManyAreLeftOutAloud_C15(t *testing.T) {
 	h.awaitResponses(t, 1)
 	if n := len(s.Requests()[0].Names); n != len(fit) {
 		t.Errorf("%d names were asked for, want %d", n, len(fit))
-	}
-}
-
-func TestNamesNeedSotW_C14(t *testing.T) {
-	for _, p := range []Protocol{Auto, Delta} {
-		_, err := New(Config{Addresses: []string{"x:1"}, Protocol: p, Node: testNode, TypeURLs: func(bool) []string { return nil }, Names: func(string) []string { return nil }}, newRecorder())
-		if err == nil || !strings.Contains(err.Error(), "names need sotw") {
-			t.Errorf("%s: %v", p, err)
-		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -50,19 +49,6 @@ func ParsePeer(md metadata.MD) Peer {
 		p.Holds = holds[0] == "true"
 	}
 	return p
-}
-
-// Header returns the headers for a Peer: ParsePeer returns it again.
-func (p Peer) Header() metadata.MD {
-	md := metadata.MD{}
-	if p.Relay {
-		md.Set(relayHeader, string(Delta))
-		md.Set(holdsHeader, strconv.FormatBool(p.Holds))
-	}
-	if p.Relay && p.Name != "" {
-		md.Set(nameHeader, p.Name)
-	}
-	return md
 }
 
 func isName(s string) bool {

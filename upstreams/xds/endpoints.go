@@ -69,16 +69,15 @@ type assignment struct {
 // newEndpoints returns endpoints without clusters. patience is how long to wait for the first
 // answer about a cluster. run calls changed, in turn, with the clusters whose assignment has
 // changed or did not come in time.
-func newEndpoints(cfg adsclient.Config, patience time.Duration, changed func(clusters []string)) (*endpoints, error) {
+func newEndpoints(cfg adsclient.Config, patience time.Duration, changed func(clusters []string)) *endpoints {
 	e := &endpoints{
 		patience: patience, log: cfg.Logger, complaints: newComplaints(), changed: changed,
 		wake: make(chan struct{}, 1), clusters: map[string]*assignment{},
 	}
 	cfg.Protocol, cfg.Names = adsclient.SotW, e.names
 	cfg.TypeURLs = func(bool) []string { return []string{edsTypeURL} }
-	var err error
-	e.client, err = adsclient.New(cfg, e)
-	return e, err
+	e.client = adsclient.New(cfg, e)
+	return e
 }
 
 func (e *endpoints) run(ctx context.Context) error {

@@ -37,7 +37,7 @@ import (
 func Kind(dial ...grpc.DialOption) upstreams.Kind {
 	return upstreams.Kind{
 		Config: &Config{},
-		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env, dial...) },
+		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env, dial...), nil },
 		Check:  check,
 		Lives:  lives,
 		Probe:  probe,
@@ -76,11 +76,11 @@ type Source struct {
 }
 
 // New returns a source that is not connected. The files of its credentials need not exist yet.
-func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) (s *Source, err error) {
+func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) *Source {
 	section := sectionOf(cfg)
 	client, token := clientConfig(cfg, env)
 	client.DialOptions = append(client.DialOptions, dial...)
-	s = &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, token: token, complained: map[string]string{}}
+	s := &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, token: token, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
 	if cfg.Services.Mode == config.ServicesDiscover {
 		consumer := nodeConfig(cfg, env, "endpoints")
@@ -89,21 +89,12 @@ func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) (s *So
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
 		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
 		second.Name = "" // the first stream identifies the server
-		if s.endpoints, err = newEndpoints(second, endpointsPatience, s.endpointsChanged); err != nil {
-			return nil, err
-		}
+		s.endpoints = newEndpoints(second, endpointsPatience, s.endpointsChanged)
 	}
 	client.Met, client.Silent = s.met, s.HandleSilence
-	s.client, err = adsclient.New(client, s)
-	return s, err
+	s.client = adsclient.New(client, s)
+	return s
 }
-
-const (
-	// syncTimeout is how long a server may bring nothing while it has not answered every type.
-	syncTimeout = 30 * time.Second
-	// failbackAfter is how long an address must have worked again before it is preferred.
-	failbackAfter = time.Minute
-)
 
 // clientConfig returns the settings of the connection and of the subscriptions.
 func clientConfig(cfg config.Upstream, env upstreams.Env) (adsclient.Config, *adsclient.Token) {
@@ -120,9 +111,7 @@ func clientConfig(cfg config.Upstream, env upstreams.Env) (adsclient.Config, *ad
 		Credentials:      creds,
 		Stamp:            func() string { return token.Kept() + fmt.Sprint(lives(cfg)) },
 		DialOptions:      opts,
-		SyncTimeout:      syncTimeout,
 		ResyncInterval:   section.ResyncInterval.D(),
-		FailbackAfter:    failbackAfter,
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
 		Logger:           env.Log,
 	}, token

@@ -99,7 +99,7 @@ func (l *lister) run(ctx context.Context) error {
 			l.kindOf[u] = k.Kind
 		}
 	}
-	client, err := adsclient.New(adsclient.Config{
+	client := adsclient.New(adsclient.Config{
 		Addresses: []string{l.cfg.Server}, Protocol: adsclient.SotW,
 		Node:      func() *corev3.Node { return l.cfg.Node },
 		MeetFirst: true,
@@ -110,9 +110,6 @@ func (l *lister) run(ctx context.Context) error {
 		Credentials: l.cfg.Credentials, DialOptions: l.cfg.DialOptions, ResyncInterval: l.cfg.ResyncInterval, Logger: l.cfg.Logger,
 		SyncTimeout: -1, // Config.Timeout bounds the wait
 	}, l)
-	if err != nil {
-		return err
-	}
 	ctx, l.stop = context.WithCancelCause(ctx)
 	defer l.stop(nil)
 	l.late = time.AfterFunc(l.cfg.Timeout, func() { l.stop(errLate) })
