@@ -13,6 +13,7 @@ import (
 
 // Pusher merges changes into requests, and requests a push when pace allows it. It is a prometheus.Collector.
 type Pusher struct {
+	prometheus.Collector
 	work    *Work
 	busy    prometheus.CounterFunc
 	delayed *prometheus.CounterVec
@@ -42,19 +43,10 @@ func NewPusher(opts Options, work *Work) *Pusher {
 	for _, why := range []delay{byShare, byBacklog, byBurst} {
 		p.delayed.WithLabelValues(string(why))
 	}
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(p.busy, p.delayed)
+	p.Collector = metrics
 	return p
-}
-
-// Describe implements prometheus.Collector.
-func (p *Pusher) Describe(ch chan<- *prometheus.Desc) {
-	p.busy.Describe(ch)
-	p.delayed.Describe(ch)
-}
-
-// Collect implements prometheus.Collector.
-func (p *Pusher) Collect(ch chan<- prometheus.Metric) {
-	p.busy.Collect(ch)
-	p.delayed.Collect(ch)
 }
 
 // SetOptions replaces the options, also for waiting changes. Any goroutine may call it.

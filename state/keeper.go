@@ -42,10 +42,10 @@ type Options struct {
 //
 // Any goroutine may call any method. A Keeper is a prometheus.Collector.
 type Keeper struct {
-	store   Store
-	path    string
-	log     *slog.Logger
-	metrics []prometheus.Collector
+	prometheus.Collector
+	store Store
+	path  string
+	log   *slog.Logger
 
 	busy    chan struct{} // holds an element while somebody writes
 	closing chan struct{} // closed when the Keeper ends
@@ -112,7 +112,7 @@ func Open(store Store, o Options) (*Keeper, error) {
 	for _, name := range o.Retain {
 		k.retained[name] = true
 	}
-	k.metrics = metrics(k)
+	k.Collector = metrics(k)
 	k.SetOptions(o)
 	err := k.open()
 	if errors.Is(err, ErrLaterFormat) {

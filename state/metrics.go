@@ -5,7 +5,7 @@ import (
 )
 
 // metrics returns those of one Keeper.
-func metrics(k *Keeper) []prometheus.Collector {
+func metrics(k *Keeper) prometheus.Collector {
 	gauge := func(name, help string, value func(Status) bool) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			if value(k.Status()) {
@@ -14,27 +14,15 @@ func metrics(k *Keeper) []prometheus.Collector {
 			return 0
 		})
 	}
-	return []prometheus.Collector{
+	all := prometheus.NewRegistry()
+	all.MustRegister(
 		gauge("relay_state_healthy", "Whether the state is in use and was written without error the last time.", func(s Status) bool { return s.Healthy }),
 		gauge("relay_state_journal_healthy", "Whether the journal of events was written without error the last time, where it is kept.", func(s Status) bool { return s.JournalError == "" }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "relay_state_set_aside_files", Help: "State files in the directory that could not be used and were set aside.",
 		}, func() float64 { return float64(len(k.Status().SetAside)) }),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range k.metrics {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range k.metrics {
-		c.Collect(ch)
-	}
+	)
+	return all
 }
 
 // Status returns the state of the Keeper.

@@ -23,6 +23,7 @@ const (
 // Tracker tells the conflicts of an Aggregate, and counts its panics. It is a prometheus.Collector. Its methods may be
 // called from any goroutine.
 type Tracker struct {
+	prometheus.Collector
 	keys      *Keys
 	resources *mirror.Aggregate
 	log       *slog.Logger
@@ -33,6 +34,9 @@ type Tracker struct {
 // Follow returns the Tracker of an Aggregate. It fails once the Aggregate runs.
 func Follow(a *mirror.Aggregate, log *slog.Logger) (*Tracker, error) {
 	t := &Tracker{keys: NewKeys(time.Now), resources: a, log: log, limit: loglimit.New(logBurst, logEvery)}
+	t.Collector = prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "relay_merge_panics_total", Help: "Panics while a resource was merged, or a handler was called for it.",
+	}, func() float64 { return float64(t.panics.Load()) })
 	if err := a.RegisterPanicHandler(t.panicked); err != nil {
 		return nil, err
 	}
@@ -63,15 +67,3 @@ func (t *Tracker) HostConflicts() []HostConflict { return hostConflicts(t.resour
 
 // Counts returns how many keys several sources have, and how many hosts several keys claim.
 func (t *Tracker) Counts() (keys, hosts int) { return t.keys.Len(), len(t.HostConflicts()) }
-
-var panicsDesc = prometheus.NewDesc("relay_merge_panics_total", "Panics while a resource was merged, or a handler was called for it.", nil, nil)
-
-// Describe implements prometheus.Collector.
-func (t *Tracker) Describe(ch chan<- *prometheus.Desc) {
-	ch <- panicsDesc
-}
-
-// Collect implements prometheus.Collector.
-func (t *Tracker) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(panicsDesc, prometheus.CounterValue, float64(t.panics.Load()))
-}
