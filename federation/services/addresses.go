@@ -254,10 +254,7 @@ func WithAllocated(r *mirror.Resource, all []Allocated) (*mirror.Resource, error
 	if len(se.Addresses) == 0 {
 		return r, nil
 	}
-	if s.Annotations == nil {
-		s.Annotations = map[string]string{}
-	}
-	s.Annotations[mirror.AllocatedAnnotation] = strings.Join(se.Addresses, ",")
+	annotate(&s, mirror.AllocatedAnnotation, strings.Join(se.Addresses, ","))
 	if r, err = mirror.New(s); err != nil {
 		return nil, err
 	}
@@ -274,10 +271,14 @@ func withEntry(r *mirror.Resource, se *networking.ServiceEntry, has bool) (*mirr
 	s.Body.Value = value
 	delete(s.Annotations, EndpointsAnnotation)
 	if !has {
-		if s.Annotations == nil {
-			s.Annotations = map[string]string{}
-		}
-		s.Annotations[EndpointsAnnotation] = noEndpoints
+		annotate(&s, EndpointsAnnotation, noEndpoints)
 	}
 	return mirror.New(s)
+}
+
+func annotate(s *mirror.Spec, key, value string) {
+	if s.Annotations == nil {
+		s.Annotations = map[string]string{}
+	}
+	s.Annotations[key] = value
 }

@@ -97,10 +97,7 @@ func AsSibling(r *mirror.Resource, service mirror.Key) (*mirror.Resource, error)
 	}
 	s := r.Spec()
 	s.Name = service.Name + federation.Suffix(ports)
-	if s.Annotations == nil {
-		s.Annotations = map[string]string{}
-	}
-	s.Annotations[mirror.SiblingAnnotation] = service.Name
+	annotate(&s, mirror.SiblingAnnotation, service.Name)
 	return mirror.New(s)
 }
 

@@ -18,7 +18,6 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
@@ -231,9 +230,9 @@ func syntheticService(r *mirror.Resource) (*networking.ServiceEntry, error) {
 	if !IsSynthetic(r) {
 		return nil, fmt.Errorf("%s: not made of a Kubernetes service", r.Key())
 	}
-	se := &networking.ServiceEntry{}
-	if err := proto.Unmarshal(r.Body().GetValue(), se); err != nil {
-		return nil, fmt.Errorf("%s: %w", r.Key(), err)
+	se, err := entryOf(r)
+	if err != nil {
+		return nil, err
 	}
 	if err := normalize(se, r.Namespace()); err != nil {
 		return nil, fmt.Errorf("%s: %w", r.Key(), err)
