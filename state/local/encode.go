@@ -18,11 +18,7 @@ import (
 // and the full name.
 func encodeKey(k mirror.Key) []byte {
 	kind := k.Kind.Group + "/" + k.Kind.Kind
-	name := k.Name
-	if k.Kind != mirror.MeshConfig {
-		name = k.Namespace + "/" + name
-	}
-	return append(protowire.AppendVarint(nil, uint64(len(kind))), kind+name...)
+	return append(protowire.AppendVarint(nil, uint64(len(kind))), kind+k.FullName()...)
 }
 
 // splitKey returns the kind and the full name of an encoded key.
