@@ -112,9 +112,6 @@ func (r *rounds) since(after, upTo uint64, f func(*keptRound)) {
 	}
 }
 
-// number returns the number of the newest push.
-func (r *rounds) number() uint64 { return r.newest.Load() }
-
 // get returns a push and its channel over, or nil when the push is no longer kept.
 func (r *rounds) get(number uint64) (*Round, <-chan struct{}) {
 	r.mu.Lock()
@@ -131,7 +128,7 @@ func (r *rounds) get(number uint64) (*Round, <-chan struct{}) {
 }
 
 // NewestRound returns the number of the newest push, 0 before the first.
-func (s *Server) NewestRound() uint64 { return s.rounds.number() }
+func (s *Server) NewestRound() uint64 { return s.rounds.newest.Load() }
 
 // Round returns a push, or nil when it is no longer kept. over is closed once all clients have acknowledged,
 // or once the push is no longer kept. over is nil if all have.

@@ -54,18 +54,18 @@ func TestClientsThatHaveAPushAreCounted(t *testing.T) {
 	for range 3 * keptRounds {
 		r.begin(at(7), at(7))
 	}
-	if got, _ := r.get(2); got != nil || r.number() != 2+3*keptRounds {
+	if got, _ := r.get(2); got != nil || r.newest.Load() != 2+3*keptRounds {
 		t.Error("an old push is followed")
 	}
-	_, over := r.get(r.number() - keptRounds + 1)
+	_, over := r.get(r.newest.Load() - keptRounds + 1)
 	r.begin(at(7), at(7))
 	if !mirror.IsClosed(over) {
 		t.Error("the end of a push that is not followed any more is awaited for ever")
 	}
-	r.reach(2, r.number(), at(8)) // which has missed more than are kept
-	check("after many", r.number(), 2, 1, at(8), time.Time{})
+	r.reach(2, r.newest.Load(), at(8)) // which has missed more than are kept
+	check("after many", r.newest.Load(), 2, 1, at(8), time.Time{})
 	r.leave(2, at(9))
-	check("and the last goes", r.number(), 1, 1, at(8), at(9))
+	check("and the last goes", r.newest.Load(), 1, 1, at(8), at(9))
 }
 
 // observed returns what a histogram has counted.
@@ -95,8 +95,8 @@ func TestAnAcknowledgementCostsNoAllocation(t *testing.T) {
 	has := r.enter()
 	if n := testing.AllocsPerRun(1000, func() {
 		r.begin(time.Unix(1, 0), time.Unix(1, 0))
-		r.reach(has, r.number(), time.Unix(2, 0))
-		has = r.number()
+		r.reach(has, r.newest.Load(), time.Unix(2, 0))
+		has = r.newest.Load()
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -173,7 +173,7 @@ func (c *conn) plan() (*subscription.Round, error) {
 	if c.view == nil {
 		return nil, nil
 	}
-	c.plannedRound = c.server.rounds.number() // read before the view, which then has all changes of that push
+	c.plannedRound = c.server.rounds.newest.Load() // read before the view, which then has all changes of that push
 	changes := c.view.changes.Load()
 	if !c.asked && changes == c.planned {
 		c.hold()
