@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"meshrelay/mirror"
 )
 
 // maxLevelFor is the longest time for which a log level may be set. It protects against forgotten levels.
@@ -18,8 +16,8 @@ const maxLevelFor = 24 * time.Hour
 
 // logLevel is the log level of the process. An operator may set it for a time.
 type logLevel struct {
-	level   *slog.LevelVar
-	changed chan struct{} // one slot
+	level *slog.LevelVar
+	log   *slog.Logger
 
 	mu    sync.Mutex // guards the fields below
 	set   slog.Level // the level until the time until
@@ -36,10 +34,25 @@ func (l *logLevel) Set(level slog.Level, lasts time.Duration) {
 	}
 	l.set, l.until = level, time.Time{}
 	if lasts > 0 {
-		l.until = time.Now().Add(lasts)
+		until := time.Now().Add(lasts)
+		l.until = until
+		time.AfterFunc(lasts, func() { l.restore(until) })
 	}
 	l.level.Set(level)
-	mirror.Signal(l.changed)
+}
+
+// restore restores the previous level, unless the end has been set anew, or a reload has set another level.
+func (l *logLevel) restore(until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.until.Equal(until) {
+		return
+	}
+	l.until = time.Time{}
+	if l.level.Level() == l.set {
+		l.level.Set(l.after)
+		l.log.Log(context.Background(), max(l.after, slog.LevelInfo), "log level restored", "level", strings.ToLower(l.after.String()))
+	}
 }
 
 // String returns the level, with its end and the next level if it was set for a time.
@@ -51,41 +64,6 @@ func (l *logLevel) String() string {
 		text += fmt.Sprintf(" until %s, then %s", l.until.UTC().Format(time.RFC3339), strings.ToLower(l.after.String()))
 	}
 	return text
-}
-
-// run restores the previous level when the time of a level is over, until ctx ends.
-func (l *logLevel) run(ctx context.Context, log *slog.Logger) error {
-	for {
-		var over <-chan time.Time
-		if left, ok := l.left(ctx, log); ok {
-			over = time.After(left)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-l.changed:
-		case <-over:
-		}
-	}
-}
-
-// left returns how long the level stays, or false if it has no end. If the time is over, it restores the previous
-// level, unless a reload has set another one since.
-func (l *logLevel) left(ctx context.Context, log *slog.Logger) (time.Duration, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.until.IsZero() {
-		return 0, false
-	}
-	if left := time.Until(l.until); left > 0 {
-		return left, true
-	}
-	l.until = time.Time{}
-	if l.level.Level() == l.set {
-		l.level.Set(l.after)
-		log.Log(ctx, max(l.after, slog.LevelInfo), "log level restored", "level", strings.ToLower(l.after.String()))
-	}
-	return 0, false
 }
 
 func (s *Server) logLevel(w http.ResponseWriter, _ *http.Request) {

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -40,9 +39,6 @@ func TestALogLevelForATimeIsSetBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t, Config{})
-				ctx, cancel := context.WithCancel(t.Context())
-				ended := make(chan error)
-				go func() { ended <- f.Server.level.run(ctx, f.log) }()
 				for i, s := range steps {
 					await.Pass(s.after)
 					s.do(f)
@@ -50,10 +46,6 @@ func TestALogLevelForATimeIsSetBack(t *testing.T) {
 					if got := f.level.Level(); got != s.want {
 						t.Errorf("step %d: %v, want %v", i, got, s.want)
 					}
-				}
-				cancel()
-				if err := <-ended; err != nil {
-					t.Error(err)
 				}
 				if back := strings.Contains(f.logged.String(), `msg="log level restored" level=info`); back != (steps[len(steps)-1].want == slog.LevelInfo) {
 					t.Errorf("%s", f.logged)

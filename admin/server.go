@@ -130,7 +130,7 @@ func New(cfg Config, deps Deps) *Server {
 		cfg: cfg, deps: deps, log: deps.Logger,
 		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1), previews: make(chan struct{}, 1),
 		followers:   make(chan struct{}, maxFollowers),
-		level:       &logLevel{level: deps.LogLevel, changed: make(chan struct{}, 1)},
+		level:       &logLevel{level: deps.LogLevel, log: deps.Logger},
 		socketRetry: socketRetry,
 	}
 	s.socket.Store(&socketState{problem: "it is not open yet"})
@@ -154,7 +154,6 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	socket := s.openSocket() // before the first answer, which may contain its path
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.serve(ctx, newPlaces(lis, maxConnections), idleTimeout) })
-	g.Go(func() error { return s.level.run(ctx, s.log) })
 	if s.cfg.Socket != "" {
 		g.Go(func() error {
 			defer s.socket.Store(&socketState{problem: "the relay is shutting down"})
