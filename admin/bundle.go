@@ -3,7 +3,6 @@ package admin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,10 +26,8 @@ const (
 	maxBundleSeconds = 60
 	// maxProcFile bounds the part of a system file in a bundle, in bytes.
 	maxProcFile = 64 << 10
-	// maxBundleEvents bounds the events of a bundle, and maxEventBytes their size as text. It is less than
-	// bundle.MaxFile, so that no event is cut.
+	// maxBundleEvents bounds the events of a bundle.
 	maxBundleEvents = 10_000
-	maxEventBytes   = bundle.MaxFile * 3 / 4
 )
 
 // Supports write the parts of a support bundle that are not debug documents. Each may be nil.
@@ -76,7 +73,6 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request, o *order)
 func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Duration, resources bool) error {
 	now := time.Now()
 	b := bundle.New(w, fmt.Sprintf("relay-support-%s-%s", cmp.Or(s.deps.Name, "relay"), now.UTC().Format("20060102-150405")), now)
-	journal := s.newestEvents()
 	object := func(v any) func(io.Writer) error { return func(w io.Writer) error { return writeJSON(w, v) } }
 	b.Text("version.json", "the build, and when the process began", object(s.Version()))
 	b.Text("ready.json", "the readiness, with reasons", object(s.readiness()))
@@ -104,7 +100,7 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 			b.Text(part.name, part.why, part.write)
 		}
 	}
-	b.Text("events.json", "the newest events of the journal, the oldest first", object(journal))
+	b.Text("events.json", "the newest events of the journal, the newest first", s.writeEvents)
 	b.Text("held.json", "deletions that guards hold", func(w io.Writer) error {
 		held, err := s.deps.Controls.Held("")
 		return errors.Join(err, writeJSON(w, notNil(held)))
@@ -123,29 +119,21 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 	return b.Close()
 }
 
-// newestEvents reads the newest events for a bundle, page by page, and returns them with the oldest first.
-func (s *Server) newestEvents() events.Page {
-	all, left := events.Page{Events: []events.Event{}}, maxEventBytes
-	for before := uint64(0); ; {
-		page := s.deps.Debug.views.Events.Read(events.Query{Before: before, Limit: events.MaxPage})
-		if before == 0 {
-			all.Next, all.Oldest, all.Newest = page.Next, page.Oldest, page.Newest
-		}
-		all.More = page.More
+// writeEvents writes the newest events of the journal, the newest first, so that the oldest are left out if there are too
+// many.
+func (s *Server) writeEvents(w io.Writer) error {
+	out := &arrayWriter{w: w}
+	for q := (events.Query{Limit: events.MaxPage}); out.n < maxBundleEvents; {
+		page := s.deps.Debug.views.Events.Read(q)
 		for _, e := range slices.Backward(page.Events) {
-			text, err := json.MarshalIndent(e, "", "    ")
-			if left -= len(text); err != nil || left < 0 || len(all.Events) == maxBundleEvents {
-				all.More, page.More = true, false
-				break
-			}
-			all.Events = append(all.Events, e)
+			out.add(e)
+			q.Before = e.Seq
 		}
-		if !page.More || len(page.Events) == 0 {
-			slices.Reverse(all.Events)
-			return all
+		if !page.More {
+			break
 		}
-		before = page.Events[0].Seq
 	}
+	return out.close()
 }
 
 func (s *Server) writeMetrics(w io.Writer) error {

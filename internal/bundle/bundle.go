@@ -18,7 +18,7 @@ import (
 
 // Bounds of a bundle, in bytes.
 const (
-	MaxFile = 8 << 20  // each file
+	maxFile = 8 << 20  // each file
 	MaxAll  = 64 << 20 // all of them together
 )
 
@@ -52,7 +52,7 @@ func (b *Writer) add(name, why string, write func(io.Writer) error, redact func(
 	if b.err != nil {
 		return
 	}
-	most := min(MaxFile, b.left)
+	most := min(maxFile, b.left)
 	room := buffer{left: most}
 	problem := write(&room)
 	content := redact(room.kept.Bytes())

@@ -117,12 +117,12 @@ func TestABundleIsBoundedAndTellsWhatItHas(t *testing.T) {
 	if b.left != MaxAll {
 		t.Errorf("it has room for %d bytes", b.left)
 	}
-	b.left = MaxFile + 1<<20 // so that the test is short
+	b.left = maxFile + 1<<20 // so that the test is short
 	b.Text("a.txt", "the first", func(w io.Writer) error { _, err := io.WriteString(w, "password=canary"); return err })
 	b.Text("failed.txt", "the second", func(io.Writer) error { return errors.New("password=canary is wrong") })
 	for range 3 {
 		b.Binary("large", "the third", func(w io.Writer) error {
-			_, err := w.Write(make([]byte, MaxFile+1<<20))
+			_, err := w.Write(make([]byte, maxFile+1<<20))
 			return err
 		})
 	}
@@ -131,7 +131,7 @@ func TestABundleIsBoundedAndTellsWhatItHas(t *testing.T) {
 	}
 	all := files(t, out.Bytes())
 	manifest := all["bundle/MANIFEST.txt"]
-	if all["bundle/a.txt"] != "password=[hidden]" || len(all["bundle/large"]) > MaxFile || strings.Contains(manifest, "canary") {
+	if all["bundle/a.txt"] != "password=[hidden]" || len(all["bundle/large"]) > maxFile || strings.Contains(manifest, "canary") {
 		t.Errorf("%q %d %s", all["bundle/a.txt"], len(all["bundle/large"]), manifest)
 	}
 	for _, want := range []string{"a.txt", "the first", "failed.txt", "password=[hidden] is wrong", "cut at the size limit, 1048576 of its 9437184 bytes are left out"} {
