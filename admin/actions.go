@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os/user"
 	"slices"
@@ -15,6 +17,7 @@ import (
 
 	"meshrelay/events"
 	"meshrelay/internal/errlist"
+	"meshrelay/internal/peerkey"
 	"meshrelay/internal/text"
 	"meshrelay/upstreams"
 )
@@ -36,9 +39,10 @@ type order struct {
 // answered itself.
 type action func(w http.ResponseWriter, r *http.Request, o *order) (answer any, err error)
 
-// act carries out an action, and tells of it.
-func (s *Server) act(w http.ResponseWriter, r *http.Request, name string, do action) {
-	o, told := &order{action: name, target: r.PathValue("upstream") + r.PathValue("sink") + r.PathValue("clusters")}, false
+// act carries out an action with these parameters over the socket, and tells of it. An unknown parameter is an error:
+// an order with a misspelt dryRun, or without one, must not be carried out.
+func (s *Server) act(w http.ResponseWriter, r *http.Request, name string, parameters []string, do action) {
+	o, told := &order{action: name, target: r.PathValue("upstream") + r.PathValue("sink") + r.PathValue("clusters"), reads: r.Method == http.MethodGet}, false
 	tell := func(err error) {
 		if !told {
 			told = true
@@ -46,7 +50,14 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, name string, do act
 		}
 	}
 	defer tell(errInterrupted) // when stream ends the handler
-	answer, err := do(w, r, o)
+	answer, err := any(nil), s.overSocket(r)
+	if err == nil {
+		endIn(w, operatorTimeout)
+		err = only(r.URL.Query(), name, parameters)
+	}
+	if err == nil {
+		answer, err = do(w, r, o)
+	}
 	tell(err)
 	switch {
 	case errors.As(err, new(answered)):
@@ -55,6 +66,16 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, name string, do act
 	case answer != nil:
 		s.answer(w, answer)
 	}
+}
+
+// only checks that a query has no other parameters than these.
+func only(query url.Values, of string, parameters []string) error {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if !slices.Contains(parameters, name) {
+			return badRequestf("%.32q is no parameter of %s: want %s", name, of, strings.Join(parameters, ", "))
+		}
+	}
+	return nil
 }
 
 var errInterrupted = errors.New("the answer was interrupted")
@@ -71,13 +92,18 @@ func given(query url.Values) string {
 }
 
 // tell logs an order at every log level, always with the same keys, and records it in the journal. Refused orders of a
-// user are told in part if they come too fast.
+// user, or of an address that is not the socket's, are told in part if they come too fast.
 func (s *Server) tell(r *http.Request, o *order, err error) {
-	who, _ := peerOf(r.Context())
+	who, overSocket := peerOf(r.Context())
+	from := strconv.Itoa(who.UID)
+	if !overSocket {
+		address, _ := netip.ParseAddrPort(r.RemoteAddr)
+		who.UID, from = -1, peerkey.Of(net.TCPAddrFromAddrPort(address))
+	}
 	unlogged := 0
 	if err != nil {
 		var ok bool
-		if unlogged, ok = s.refused.Allow(strconv.Itoa(who.UID)); !ok {
+		if unlogged, ok = s.refused.Allow(from); !ok {
 			return
 		}
 	}
@@ -108,9 +134,12 @@ func (s *Server) tell(r *http.Request, o *order, err error) {
 	s.deps.Debug.views.Events.Record(e)
 }
 
-// operatorOf returns the operator who sent a request over the socket.
+// operatorOf returns the operator who sent a request.
 func operatorOf(r *http.Request) *events.Operator {
-	who, _ := peerOf(r.Context())
+	who, overSocket := peerOf(r.Context())
+	if !overSocket {
+		return &events.Operator{UID: -1, User: r.RemoteAddr}
+	}
 	o := &events.Operator{UID: who.UID}
 	if u, err := user.LookupId(strconv.Itoa(who.UID)); err == nil {
 		o.User = u.Username

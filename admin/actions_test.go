@@ -108,6 +108,41 @@ func TestEachActionOfAnOperatorIsOneLine(t *testing.T) {
 	}
 }
 
+// TestAnActionThatIsRefusedAtTheDoorIsTold: over the network, or with a parameter that it does not have, nothing is
+// carried out, and the log and the journal have one line.
+func TestAnActionThatIsRefusedAtTheDoorIsTold(t *testing.T) {
+	for name, r := range examples {
+		for err, more := range map[string]func(*request){
+			"is for the relay's Unix socket only": func(r *request) { r.peer, r.remote = nil, "192.0.2.7:40000" },
+			`"dryrun" is no parameter of ` + name: func(r *request) {
+				r.path += cmp.Or(map[bool]string{true: "&"}[strings.Contains(r.path, "?")], "?") + "dryrun=true"
+			},
+		} {
+			t.Run(name+", "+err, func(t *testing.T) {
+				f, c, _ := controlled(t, Config{})
+				deps, journal := f.deps, events.New()
+				deps.Debug.views.Events = journal
+				deps.Reload = func(context.Context) error { t.Error("reloaded"); return nil }
+				f.Server = New(Config{}, deps)
+				asked := r
+				asked.peer = &peer{UID: 7, PID: 42}
+				more(&asked)
+				code, body, _ := f.do(t, asked)
+				lines, recorded := f.told(), journal.Read(events.Query{Filter: events.Filter{Orders: true}}).Events
+				if code < 400 || !strings.Contains(body, err) || len(lines) != 1 || len(c.told) != 0 {
+					t.Fatalf("%d %s: lines %q, orders %v", code, body, lines, c.told)
+				}
+				if asked.peer == nil && !strings.Contains(lines[0], "uid=-1 pid=0 user=192.0.2.7:40000 ") {
+					t.Error(lines[0])
+				}
+				if r.method != "" && (len(recorded) != 1 || !strings.Contains(recorded[0].Text, " refused: ")) {
+					t.Errorf("recorded %+v", recorded)
+				}
+			})
+		}
+	}
+}
+
 // TestAllThatChangesSomethingIsAnAction of the examples.
 func TestAllThatChangesSomethingIsAnAction(t *testing.T) {
 	f, _, _ := controlled(t, Config{})

@@ -1,17 +1,13 @@
 package admin
 
 import (
-	"maps"
 	"net/url"
-	"slices"
 	"strconv"
 
 	"meshrelay/upstreams/intake"
 )
 
-// ofEachOrder are parameters of each order, and parameters further ones.
-var ofEachOrder = []string{"reason", "dryRun"}
-
+// parameters are those of each order of an upstream, beside reason and dryRun.
 var parameters = map[string][]string{
 	"freeze":   {},
 	"unfreeze": {"force"},
@@ -20,14 +16,8 @@ var parameters = map[string][]string{
 	"resync":   nil,
 }
 
-// orderOf parses the query of an order. An unknown parameter is an error: an order with a misspelt dryRun must not
-// be carried out.
+// orderOf parses the query of an order.
 func orderOf(verb string, query url.Values) (o intake.Order, err error) {
-	for _, name := range slices.Sorted(maps.Keys(query)) {
-		if !slices.Contains(ofEachOrder, name) && !slices.Contains(parameters[verb], name) {
-			return o, badRequestf("%.32q is no parameter of %s: want reason, dryRun or %v", name, verb, parameters[verb])
-		}
-	}
 	if o.DryRun, err = switchOf(query, "dryRun"); err != nil {
 		return o, err
 	}

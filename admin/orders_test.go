@@ -10,7 +10,7 @@ import (
 func TestAnOrderThatIsNotUnderstoodIsNotCarriedOut(t *testing.T) {
 	f, c, _ := controlled(t, Config{Socket: "/run/relay/admin.sock"})
 	for path, want := range map[string]string{
-		"freeze?dryrun=true":                        `"dryrun" is no parameter of freeze: want reason, dryRun or []`,
+		"freeze?dryrun=true":                        `"dryrun" is no parameter of freeze: want dryRun, reason`,
 		"freeze?dryRun=maybe":                       `dryRun is "maybe": want true or false`,
 		"unfreeze?force=yes":                        `force is "yes": want true or false`,
 		"release":                                   "want hold=ID, only=KIND/NAMESPACE or all=true: /held lists the held deletions",

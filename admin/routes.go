@@ -50,7 +50,8 @@ func (s *Server) routes() (all []route) {
 		}), parameters...)
 	}
 	act := func(pattern, name string, do action, parameters ...string) {
-		add(pattern, s.socketOnly(func(w http.ResponseWriter, r *http.Request) { s.act(w, r, name, do) }), parameters...)
+		parameters = append(parameters[:len(parameters):len(parameters)], "reason")
+		add(pattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.act(w, r, name, parameters, do) }), parameters...)
 	}
 
 	add("GET /ready", http.HandlerFunc(s.ready))
@@ -104,7 +105,7 @@ func (s *Server) routes() (all []route) {
 	for verb, own := range parameters {
 		act("POST /upstreams/{upstream}/"+verb, verb, func(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
 			return s.order(r, verb, o)
-		}, append(own[:len(own):len(own)], ofEachOrder...)...)
+		}, append(own[:len(own):len(own)], "dryRun")...)
 	}
 	act("POST /upstreams/{upstream}/serve-without", "serve-without", s.serveWithout)
 	ask("GET /held", s.held)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 
 	"meshrelay/sink"
 	"meshrelay/upstreams/intake"
@@ -26,18 +25,13 @@ type SinkOrdered struct {
 	KeepsState bool `json:"keepsState"`
 }
 
-// sinkParameters are the parameters of each order about a sink.
-var sinkParameters = map[string][]string{"freeze": {"reason"}, "unfreeze": {"reason"}, "release": {"hold", "reason"}, "prune": {"reason"}}
+// sinkParameters are the parameters of each order about a sink, beside reason.
+var sinkParameters = map[string][]string{"freeze": nil, "unfreeze": nil, "release": {"hold"}, "prune": nil}
 
 // sinkOrder carries out an order about a sink.
 func (s *Server) sinkOrder(r *http.Request, verb string, o *order) (any, error) {
 	q, by := r.URL.Query(), operatorOf(r)
 	want := sink.Order{Verb: verb, Hold: q.Get("hold"), Reason: q.Get("reason"), By: fmt.Sprintf("%s (uid %d)", by.User, by.UID)}
-	for parameter := range q {
-		if !slices.Contains(sinkParameters[verb], parameter) {
-			return nil, badRequestf("%.32q is no parameter of %s", parameter, verb)
-		}
-	}
 	if err := intake.CheckReason(want.Reason); err != nil {
 		return nil, badRequestf("%v", err)
 	}

@@ -46,22 +46,30 @@ func peerOf(ctx context.Context) (who peer, overSocket bool) {
 	return who, overSocket
 }
 
-// socketOnly lets through requests over the socket. The file system decides who may use it.
+// socketOnly lets through requests over the socket.
 func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, ok := peerOf(r.Context()); ok {
-			endIn(w, operatorTimeout)
-			next(w, r)
+		if err := s.overSocket(r); err != nil {
+			s.refuse(w, r, err)
 			return
 		}
-		text := fmt.Sprintf("%s %s is for the relay's Unix socket only", r.Method, strings.Join(strings.Fields(r.URL.Path), " "))
-		if st := s.socket.Load(); st.path != "" {
-			text += fmt.Sprintf(", %s: use the relay command on the relay's own host, or curl --unix-socket %s", st.path, st.path)
-		} else {
-			text += ", which is not open: " + st.problem
-		}
-		http.Error(w, text, http.StatusForbidden)
+		endIn(w, operatorTimeout)
+		next(w, r)
 	})
+}
+
+// overSocket refuses requests that did not come over the socket. The file system decides who may use it.
+func (s *Server) overSocket(r *http.Request) error {
+	if _, ok := peerOf(r.Context()); ok {
+		return nil
+	}
+	text := fmt.Sprintf("%s %s is for the relay's Unix socket only", r.Method, strings.Join(strings.Fields(r.URL.Path), " "))
+	if st := s.socket.Load(); st.path != "" {
+		text += fmt.Sprintf(", %s: use the relay command on the relay's own host, or curl --unix-socket %s", st.path, st.path)
+	} else {
+		text += ", which is not open: " + st.problem
+	}
+	return refusal{http.StatusForbidden, errors.New(text)}
 }
 
 // socketState is the path of the open socket, or the reason why it is not open.

@@ -117,7 +117,8 @@ const (
 // Operator is a person who gave an order over the socket.
 type Operator struct {
 	UID int `json:"uid"`
-	// User is the name of the UID on the relay's host, empty when it has none.
+	// User is the name of the UID on the relay's host, empty when it has none. A refused order that did not come
+	// over the socket has the UID -1, and its address here.
 	User string `json:"user,omitempty"`
 }
 
