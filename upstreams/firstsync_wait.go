@@ -63,7 +63,9 @@ func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) erro
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	m.awaitOrders(ctx)
+	if m.replicas != nil { // so that no client is served what is frozen elsewhere
+		pause(ctx, startPatience, m.replicas.ready)
+	}
 	m.mu.Lock()
 	m.first.began, m.first.held = time.Now(), held
 	m.mu.Unlock()

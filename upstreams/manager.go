@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-multierror"
@@ -44,6 +45,8 @@ type Manager struct {
 	keeper    Keeper          // nil: nothing is kept
 	events    *events.Journal // nil: nobody keeps them
 	replicas  *replicas       // nil: the relay is alone
+	shown     atomic.Pointer[shownOrders]
+	look      chan struct{} // has an element when an upstream may have to follow an order, or its hold has changed
 	log       *slog.Logger
 	restored  chan struct{} // closed when the upstreams are restored from disk
 	pause     time.Duration // after the first failure of a source
@@ -64,7 +67,11 @@ type Manager struct {
 // NewManager makes the upstreams of a config, in order of priority. None runs yet. kinds are the kinds of sources
 // that the config may use. keeper may be nil. The error has all mistakes.
 func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
-	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, restored: make(chan struct{}), pause: leastPause, first: newFirstSync(cfg, keeper)}
+	m := &Manager{
+		kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, restored: make(chan struct{}), look: make(chan struct{}, 1),
+		pause: leastPause, first: newFirstSync(cfg, keeper),
+	}
+	m.shown.Store(&shownOrders{})
 	var errs *multierror.Error
 	for _, one := range cfg.Upstreams {
 		s, err := newSetup(one, cfg, kinds, log)
@@ -72,7 +79,7 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 			errs = multierror.Append(errs, err)
 			continue
 		}
-		m.upstreams = append(m.upstreams, newUpstream(s, keeper != nil))
+		m.upstreams = append(m.upstreams, newUpstream(s, keeper != nil, m.look))
 	}
 	if err := errs.ErrorOrNil(); err != nil {
 		return nil, err
@@ -262,9 +269,8 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 		}
 	}
 	if c.isNew {
-		c.now = newUpstream(c.setup, m.keeper != nil)
+		c.now = newUpstream(c.setup, m.keeper != nil, m.look)
 		c.now.events = m.events
-		m.joins(c.now)
 	}
 	return c, nil
 }
@@ -304,9 +310,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 		m.apply(c, start)
 	}
 	m.unite() // some may have another ID
-	if m.replicas != nil {
-		mirror.Signal(m.replicas.look)
-	}
+	mirror.Signal(m.look)
 	for _, u := range old {
 		if slices.Contains(next, u) {
 			continue

@@ -97,12 +97,9 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *Manager) Collect(ch chan<- prometheus.Metric) {
-	if r := m.replicas; r != nil {
-		r.mu.Lock()
-		reachable, lacks := r.problem == "", len(r.lacks)
-		r.mu.Unlock()
-		ch <- prometheus.MustNewConstMetric(reachableDesc, prometheus.GaugeValue, boolValue(reachable))
-		ch <- prometheus.MustNewConstMetric(notInForceDesc, prometheus.GaugeValue, float64(lacks))
+	if shown := m.shown.Load(); m.replicas != nil {
+		ch <- prometheus.MustNewConstMetric(reachableDesc, prometheus.GaugeValue, boolValue(shown.reachable))
+		ch <- prometheus.MustNewConstMetric(notInForceDesc, prometheus.GaugeValue, float64(len(shown.replicas[0].Lacks)))
 	}
 	all := m.Status()
 	for _, one := range metrics() {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"path/filepath"
@@ -16,8 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"meshrelay/internal/owner"
-	"meshrelay/internal/text"
-	"meshrelay/mirror"
 	"meshrelay/orders"
 	"meshrelay/upstreams/intake"
 )
@@ -49,21 +46,24 @@ type Orders interface {
 // replicas has the orders that all replicas of the relay follow.
 type replicas struct {
 	store Orders
-	path  string // of the file with what is known; empty: a restart forgets it
-	log   *slog.Logger
-	look  chan struct{} // an upstream may have to follow an order, or its hold has changed
-	poke  chan struct{} // the report may have changed
+	path  string        // of the file with what is known; empty: a restart forgets it
 	ready chan struct{} // closed when the orders were read once, and are in force
+	turn  chan struct{} // has an element while the ConfigMap is read and written, or orders are applied; guards all below
 
-	exchanging, applying sync.Mutex // are held while the ConfigMap is read and written, and while orders are applied
-
-	mu      sync.Mutex // guards all below
 	roster  orders.Roster
 	known   knownOrders
 	unsaved error             // why known is not on disk
-	lacks   map[string]string // why the order about an upstream is not in force here
+	lacks   map[string]string // why the order about an upstream is not in force here; it is replaced, never changed
 	problem string            // why the ConfigMap can not be read or written, since a time; empty if it can
 	since   time.Time
+}
+
+// shownOrders is what is told of the orders. It is immutable.
+type shownOrders struct {
+	replicas  []orders.Replica
+	problems  []string
+	reachable bool
+	due       time.Time // when the report is to be written, if nothing changes
 }
 
 // knownOrders is what a replica knows, also from before a restart.
@@ -79,7 +79,7 @@ type knownOrders struct {
 // before Restore.
 func (m *Manager) Follow(name, process string, store Orders, dir string) {
 	r := &replicas{
-		store: store, log: m.log, look: make(chan struct{}, 1), poke: make(chan struct{}, 1), ready: make(chan struct{}),
+		store: store, ready: make(chan struct{}), turn: make(chan struct{}, 1),
 		roster: orders.Roster{Name: name, Process: process}, problem: "it was not read yet", since: time.Now(),
 	}
 	if dir != "" {
@@ -96,25 +96,22 @@ func (m *Manager) Follow(name, process string, store Orders, dir string) {
 		}
 	}
 	m.replicas = r
-	for _, u := range m.upstreams {
-		m.joins(u)
-	}
+	m.inTurn(func() {})
 }
 
-// joins has an upstream follow the orders.
-func (m *Manager) joins(u *upstream) {
-	if m.replicas != nil {
-		u.concerned = func() { mirror.Signal(m.replicas.look) }
-	}
+// inTurn calls f while nobody else uses the orders, and shows what has changed.
+func (m *Manager) inTurn(f func()) {
+	r := m.replicas
+	r.turn <- struct{}{}
+	defer func() {
+		now, own := time.Now(), m.report()
+		m.shown.Store(&shownOrders{r.roster.Replicas(now, own), r.problems(now), r.problem == "", r.roster.Due(own)})
+		<-r.turn
+	}()
+	f()
 }
 
-func (r *replicas) knows() knownOrders {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.known
-}
-
-// save writes what is known to disk. The caller holds mu.
+// save writes what is known to disk.
 func (r *replicas) save() {
 	if r.known.Version = ordersFormat; r.path != "" {
 		r.unsaved = owner.ReplaceJSON(r.path, r.known)
@@ -125,19 +122,14 @@ func (r *replicas) save() {
 func (m *Manager) runOrders(ctx context.Context) error {
 	r := m.replicas
 	defer r.store.Close()
-	var wait sync.WaitGroup
-	defer wait.Wait()
-	wait.Go(func() {
-		for ctx.Err() == nil {
-			m.applyOrders(ctx)
-			mirror.Signal(r.poke)
-			pause(ctx, leastRest, nil) // what comes together is looked at once
-			pause(ctx, time.Minute, r.look)
-		}
-	})
 	ready := sync.OnceFunc(func() { close(r.ready) })
 	for ctx.Err() == nil {
-		o, _, err := m.exchange(ctx, nil)
+		var o *orders.Object
+		var err error
+		m.inTurn(func() {
+			m.applyOrders(ctx) // those of the disk, also without the ConfigMap
+			o, _, err = m.exchange(ctx, nil)
+		})
 		if err == nil {
 			ready()
 			err = m.await(ctx, o)
@@ -150,25 +142,22 @@ func (m *Manager) runOrders(ctx context.Context) error {
 	return nil
 }
 
-// await waits until the ConfigMap changes, or the report is due.
+// await waits until the ConfigMap changes, or the report is due. It applies orders to what changes meanwhile.
 func (m *Manager) await(ctx context.Context, o *orders.Object) error {
-	r := m.replicas
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- r.store.Await(ctx, o, time.Minute) }()
+	go func() { ended <- m.replicas.store.Await(ctx, o, time.Minute) }()
 	for {
-		own := m.report()
-		r.mu.Lock()
-		due := r.roster.Due(own)
-		r.mu.Unlock()
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(time.Until(due)):
+		case <-time.After(time.Until(m.shown.Load().due)):
 			cancel()
 			return <-ended
-		case <-r.poke:
+		case <-m.look:
+			m.inTurn(func() { m.applyOrders(ctx) })
+			pause(ctx, leastRest, nil) // what comes together is looked at once
 		}
 	}
 }
@@ -183,11 +172,10 @@ func pause(ctx context.Context, d time.Duration, signal <-chan struct{}) {
 }
 
 // exchange reads the ConfigMap, takes what it has, and writes what it lacks, and the own report if that is due. change gives
-// an order, unless it is nil: it is taken once it is written. next is what was written, or would be.
+// an order, unless it is nil: it is taken once it is written. next is what was written, or would be, and empty if nothing was
+// read. It is called in turn.
 func (m *Manager) exchange(ctx context.Context, change func(orders.State) orders.State) (o *orders.Object, next orders.State, err error) {
 	r := m.replicas
-	r.exchanging.Lock()
-	defer r.exchanging.Unlock()
 	bounded, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	for range maxConflicts {
@@ -196,18 +184,16 @@ func (m *Manager) exchange(ctx context.Context, change func(orders.State) orders
 		}
 		pause(bounded, rand.N(2*leastRest), nil) // another replica was faster
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before := r.problem
 	switch {
 	case ctx.Err() != nil:
 	case err == nil:
 		r.problem = ""
-	case err.Error() != before:
-		r.log.Warn("orders of the replicas not read or written", "err", err, "effect", "only freeze is taken")
-		if r.problem = err.Error(); before == "" {
+	case err.Error() != r.problem:
+		m.log.Warn("orders of the replicas not read or written", "err", err, "effect", "only freeze is taken")
+		if r.problem == "" {
 			r.since = time.Now()
 		}
+		r.problem = err.Error()
 	}
 	return o, next, err
 }
@@ -221,10 +207,8 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 	if errors.Is(unreadable, orders.ErrNewer) {
 		return o, next, unreadable
 	}
-	m.take(ctx, there, there)
-	m.promote(ctx)
+	m.take(ctx, m.promoted(there), there)
 	now, own := time.Now(), m.report()
-	r.mu.Lock()
 	r.roster.Read(now, o.Data)
 	due := !now.Before(r.roster.Due(own))
 	if next = r.known.State; change != nil {
@@ -234,7 +218,6 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 	if due {
 		r.roster.Write(o.Data, own)
 	}
-	r.mu.Unlock()
 	// What is only too old is not written: replicas whose clocks differ would do that in turn.
 	if !due && unreadable == nil && next.Equal(there.Aged(now)) {
 		return o, next, nil
@@ -243,36 +226,28 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 		err = r.store.Write(ctx, o)
 	}
 	if err == nil {
-		r.mu.Lock()
 		r.roster.Read(now, o.Data)
-		r.mu.Unlock()
 		m.take(ctx, next, next)
 	}
 	return o, next, err
 }
 
-// promote makes orders of the freezes that were given here alone: without the ConfigMap, or before the relay was one of
-// several. Their counters are higher than all that was ordered meanwhile, which could not end them.
-func (m *Manager) promote(ctx context.Context) {
-	r, promoted := m.replicas, false
+// promoted returns orders with those that are known, and the freezes that were given here alone: without the ConfigMap, or
+// before the relay was one of several. Their counters are higher than all that was ordered meanwhile, which could not end them.
+func (m *Manager) promoted(s orders.State) orders.State {
+	s = s.Join(m.replicas.known.State)
 	for _, u := range m.all() {
-		have := locked(u.upstream, (*intake.Intake).Frozen)
-		r.mu.Lock()
-		if e := r.known.Upstreams[u.cfg.Name]; have != nil && e.Frozen == nil && (have.Order == "" || e.Counter == 0) {
-			r.known.State, promoted = r.known.Freeze(u.cfg.Name, &orders.Frozen{Since: have.Since.Truncate(time.Second), Reason: have.Reason}), true
-			r.save()
+		have, e := locked(u.upstream, (*intake.Intake).Frozen), s.Upstreams[u.cfg.Name]
+		if have != nil && e.Frozen == nil && (have.Order == "" || e.Counter == 0) {
+			s = s.Freeze(u.cfg.Name, &orders.Frozen{Since: have.Since.Truncate(time.Second), Reason: have.Reason})
 		}
-		r.mu.Unlock()
 	}
-	if promoted {
-		m.applyOrders(ctx)
-	}
+	return s
 }
 
 // take joins orders with what is known, and has them in force here. written is what the ConfigMap has.
 func (m *Manager) take(ctx context.Context, s, written orders.State) {
 	r := m.replicas
-	r.mu.Lock()
 	now, before, until := time.Now(), r.known, map[string]time.Time{}
 	first := before.Version == 0
 	r.known.State = before.Join(s).Aged(now)
@@ -291,28 +266,14 @@ func (m *Manager) take(ctx context.Context, s, written orders.State) {
 	if r.unsaved != nil || first || !r.known.Equal(before.State) || !written.Equal(before.Written) {
 		r.save()
 	}
-	r.mu.Unlock()
 	m.applyOrders(ctx)
 }
 
-// awaitOrders waits until the orders are in force, so that no client is served what is frozen elsewhere.
-func (m *Manager) awaitOrders(ctx context.Context) {
-	if m.replicas != nil {
-		pause(ctx, startPatience, m.replicas.ready)
-	}
-}
-
 // Replicas returns all replicas, this one first. There are none for a relay that is alone.
-func (m *Manager) Replicas() []orders.Replica {
-	r := m.replicas
-	if r == nil {
-		return nil
-	}
-	own := m.report()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.roster.Replicas(time.Now(), own)
-}
+func (m *Manager) Replicas() []orders.Replica { return m.shown.Load().replicas }
+
+// OrderProblems returns one line for each problem with the orders of the replicas.
+func (m *Manager) OrderProblems() []string { return m.shown.Load().problems }
 
 // report returns what this replica tells the others.
 func (m *Manager) report() orders.Report {
@@ -327,29 +288,16 @@ func (m *Manager) report() orders.Report {
 		}
 	}
 	newest = append(newest, older...)
-	r := m.replicas
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	own := orders.Report{Follows: r.known.Counter, Lacks: maps.Clone(r.lacks), Holds: newest[:min(len(newest), maxHolds)]}
-	for name, why := range own.Lacks {
-		own.Lacks[name] = text.Shorten(why, min(maxReason, maxReasons/len(own.Lacks)))
-	}
-	return own
+	return orders.Report{Follows: m.replicas.known.Counter, Lacks: m.replicas.lacks, Holds: newest[:min(len(newest), maxHolds)]}
 }
 
-// OrderProblems returns one line for each problem with the orders of the replicas.
-func (m *Manager) OrderProblems() (lines []string) {
-	r := m.replicas
-	if r == nil {
-		return nil
-	}
+// problems returns one line for each problem with the orders.
+func (r *replicas) problems(now time.Time) (lines []string) {
 	add := func(format string, args ...any) { lines = append(lines, "orders: "+fmt.Sprintf(format, args...)) }
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.problem != "" {
 		add("the ConfigMap can not be used since %s: only freeze is taken, and written later: %s", r.since.UTC().Format(time.RFC3339), r.problem)
 	}
-	if r.roster.Twin(time.Now()) {
+	if r.roster.Twin(now) {
 		add("another process uses the name %s: give each replica a node.id of its own", r.roster.Name)
 	}
 	if r.unsaved != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"meshrelay/internal/text"
+	"meshrelay/mirror"
 	"meshrelay/orders"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
@@ -16,22 +18,19 @@ import (
 // lacking follows the ID of the rollback of an upstream that has no revision with its content.
 const lacking = " lacking"
 
-// applyOrders has the known orders in force here: each as an order that was given here.
+// applyOrders has the known orders in force here: each as an order that was given here. It is called in turn.
 func (m *Manager) applyOrders(ctx context.Context) {
 	r := m.replicas
-	r.applying.Lock()
-	defer r.applying.Unlock()
 	if m.reading() {
 		return // Restore would overwrite them
 	}
-	known := r.knows()
 	lacks, changed, released, served := map[string]string{}, false, []string(nil), m.servedWithout()
 	for _, u := range m.all() {
 		name := u.cfg.Name
-		e := known.Upstreams[name]
+		e := r.known.Upstreams[name]
 		did, why := m.applyFreeze(ctx, u.upstream, name, e, served == nil && !u.onDisk)
 		for _, one := range e.Released {
-			is, grown := applyRelease(u.upstream, one, known.Until[name+one.ID()])
+			is, grown := applyRelease(u.upstream, one, r.known.Until[name+one.ID()])
 			if why = cmp.Or(why, grown); is {
 				did, released = true, append(released, name+one.ID())
 			}
@@ -40,14 +39,14 @@ func (m *Manager) applyOrders(ctx context.Context) {
 			lacks[name] = why
 		}
 	}
-	if changed {
+	for name, why := range lacks {
+		lacks[name] = text.Shorten(why, min(maxReason, maxReasons/len(lacks)))
+	}
+	if r.lacks = lacks; changed {
 		if err := m.flush(ctx); err != nil && ctx.Err() == nil {
 			m.log.Warn("orders of the replicas not on disk yet", "err", err)
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lacks = lacks
 	for _, one := range released { // once it is on disk: a release that a crash undoes is carried out again
 		r.known.Until[one] = time.Time{}
 	}
@@ -100,8 +99,8 @@ func applyRelease(u *upstream, one orders.Release, until time.Time) (did bool, w
 	}
 	o := intake.Order{Hold: one.Hold, Reason: one.Reason}
 	var err error
-	for _, text := range one.Only {
-		part, bad := intake.ParsePart(text)
+	for _, picks := range one.Only {
+		part, bad := intake.ParsePart(picks)
 		o.Only, err = append(o.Only, part), cmp.Or(err, bad)
 	}
 	if err == nil {
@@ -137,11 +136,11 @@ func (m *Manager) nearest(upstream string, to time.Time) string {
 		return ", and it has no history"
 	}
 	slices.SortFunc(revisions, func(a, b state.Revision) int { return cmp.Compare(a.Time.Sub(to).Abs(), b.Time.Sub(to).Abs()) })
-	text := "; nearest to it in time are"
+	names := "; nearest to it in time are"
 	for _, rev := range revisions[:min(len(revisions), 3)] {
-		text += fmt.Sprintf(" %d of %s,", rev.ID, rev.Time.UTC().Format(time.RFC3339))
+		names += fmt.Sprintf(" %d of %s,", rev.ID, rev.Time.UTC().Format(time.RFC3339))
 	}
-	return fmt.Sprintf("%s and \"relay rollback %s --to\" takes one for this replica", text, upstream)
+	return fmt.Sprintf("%s and \"relay rollback %s --to\" takes one for this replica", names, upstream)
 }
 
 const followedTimeout = 6 * time.Second // a replica writes its report each 5 s at most
@@ -152,16 +151,15 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	if err != nil {
 		return effect, err
 	}
-	have := locked(u, (*intake.Intake).Frozen)
+	have, holds := locked(u, (*intake.Intake).Frozen), locked(u, (*intake.Intake).HoldIDs) // first: what is held may grow
 	if verb == "rollback" && have != nil && strings.HasSuffix(have.Order, lacking) {
 		o.ID = have.Order // it still is that rollback, as well as this replica can
-		if effect, err = m.orderHere(ctx, name, verb, o); err == nil {
-			effect.Replicas = &intake.Reach{Here: true}
-			m.applyOrders(ctx)
-		}
+		effect, err = m.orderHere(ctx, name, verb, o)
+		effect.Replicas = &intake.Reach{Here: true}
+		mirror.Signal(m.look)
 		return effect, err
 	}
-	here, holds := o, locked(u, (*intake.Intake).HoldIDs) // first: what is held may grow
+	here := o
 	here.DryRun = true
 	effect, err = m.orderHere(ctx, name, verb, here)
 	if verb == "release" {
@@ -171,11 +169,6 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 			err = nil
 		}
 	}
-	if err == nil && (verb == "freeze" || verb == "rollback") {
-		if err = m.flush(ctx); err != nil { // first write the content that is frozen
-			err = fmt.Errorf("upstream %s is not frozen: %w", name, err)
-		}
-	}
 	var change func(orders.State) orders.State
 	if err == nil {
 		change, err = m.changeOf(name, verb, o, holds)
@@ -183,29 +176,29 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	if err != nil {
 		return effect, err
 	}
-	_, next, failed := m.exchange(ctx, change)
-	if failed != nil {
-		r := m.replicas
-		known := r.knows()
-		have, unread := locked(u, (*intake.Intake).Frozen), next.Upstreams == nil
-		switch {
+	var next orders.State
+	var failed error
+	m.inTurn(func() {
+		_, next, failed = m.exchange(ctx, change)
+		r, unread := m.replicas, next.Upstreams == nil
+		switch e := r.known.Upstreams[name]; {
+		case failed == nil:
 		case unread && (verb == "freeze" || verb == "unfreeze" && have != nil && have.Order == ""):
-			effect, err = m.orderHere(ctx, name, verb, o) // promote makes an order of it
-		case verb == "freeze" || verb == "unfreeze" && known.Written.Upstreams[name].Counter < known.Upstreams[name].Counter:
+			effect, err = m.orderHere(ctx, name, verb, o) // promoted makes an order of it
+		case verb == "freeze" || verb == "unfreeze" && r.known.Written.Upstreams[name].Counter < e.Counter:
 			if unread {
-				next = change(known.State)
+				next = change(r.known.State)
 			}
-			m.take(ctx, next, known.Written)
-			r.mu.Lock()
-			if r.unsaved != nil {
+			if m.take(ctx, next, r.known.Written); r.unsaved != nil {
 				err = fmt.Errorf("upstream %s: the order is in force here, and a restart forgets it: %w", name, r.unsaved)
 			}
-			r.mu.Unlock()
 		default:
-			return intake.Effect{}, intake.NotPossible("upstream %s: the ConfigMap with the orders can not be used, and the other replicas would not follow: mend that, look whether the order is in force, and give it again; only a freeze is taken meanwhile: %w", name, failed)
+			err = intake.NotPossible("upstream %s: the ConfigMap with the orders can not be used, and the other replicas would not follow: mend that, look whether the order is in force, and give it again; only a freeze is taken meanwhile: %w", name, failed)
 		}
+	})
+	if err == nil {
+		effect.Replicas = m.reach(ctx, name, next.Counter, failed)
 	}
-	effect.Replicas = m.reach(ctx, name, next.Counter, failed)
 	return effect, err
 }
 

@@ -57,8 +57,7 @@ type upstream struct {
 	notes  *loglimit.Limit // for log lines of the intake, whose rate the upstream decides
 	events *events.Journal // nil: nobody keeps them
 	since  time.Time
-	// concerned is called when the hold may have changed, nil if nobody follows it.
-	concerned func()
+	look   chan<- struct{} // gets an element when the hold may have changed
 	// identified is called when the identity of the cluster may have changed. runSource sets it.
 	identified func()
 	wake       chan struct{} // has an element when turn must run before armed
@@ -80,11 +79,11 @@ type upstream struct {
 	end         context.CancelCauseFunc // ends the run of the source, nil while none runs
 }
 
-func newUpstream(s setup, keeps bool) *upstream {
+func newUpstream(s setup, keeps bool, look chan<- struct{}) *upstream {
 	store := mirror.NewStore()
 	return &upstream{
 		name: s.cfg.Name, setup: s, store: store, log: s.log, notes: loglimit.New(200, time.Second), since: time.Now(), wake: make(chan struct{}, 1),
-		asked: s.source, intake: intake.New(s.cfg, store, s.rules, keeps),
+		look: look, asked: s.source, intake: intake.New(s.cfg, store, s.rules, keeps),
 	}
 }
 
@@ -135,8 +134,8 @@ func (u *upstream) stepLocked(e intake.Event) (out intake.Output, err error) {
 	holds := u.intake.Holding()
 	out, err = u.intake.Step(time.Now(), e)
 	u.due = out.Wake
-	if u.concerned != nil && (holds || u.intake.Holding()) {
-		u.concerned()
+	if holds || u.intake.Holding() {
+		mirror.Signal(u.look)
 	}
 	if out.Repeat {
 		u.asks, u.again = true, out.Again
