@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"net/url"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,12 +13,11 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
-// ConfigMap is where the orders are. Any goroutine may call its methods.
+// ConfigMap is where the orders are. Any goroutine may call its methods, but for Read.
 type ConfigMap struct {
 	client     *apiserver.Client
 	collection string
 	empty      metav1.ObjectMeta
-	refreshing sync.Mutex // is held while credentials are read
 }
 
 // Name is that of the ConfigMap. Rights name it.
@@ -40,36 +38,19 @@ type Object struct {
 	Data     map[string]string `json:"data"`
 }
 
-// Orders returns the orders of an object.
-func (o *Object) Orders() (State, error) { return Decode(o.Data[ordersKey]) }
-
-// Set sets the orders of an object.
-func (o *Object) Set(s State) (err error) {
-	o.Data[ordersKey], err = s.Encode()
-	return err
-}
-
 // Close closes the connections.
 func (c *ConfigMap) Close() { c.client.Close() }
 
-// Connect returns a connection with the present credentials.
-func (c *ConfigMap) Connect(ctx context.Context) (*apiserver.Conn, error) {
-	c.refreshing.Lock()
-	defer c.refreshing.Unlock()
-	err := c.client.Refresh(ctx)
-	if conn := c.client.Current(); conn != nil {
-		return conn, nil
-	}
-	return nil, cmp.Or(err, apiserver.ErrNoCredentials)
-}
+// Conn returns the newest connection, nil before the first Read.
+func (c *ConfigMap) Conn() *apiserver.Conn { return c.client.Current() }
 
-// Read returns the object, without a version if there is none.
+// Read returns the object, without a version if there is none. It reads the credentials again. One goroutine at a time may
+// call it.
 func (c *ConfigMap) Read(ctx context.Context) (*Object, error) {
-	ctx, cancel := context.WithTimeout(ctx, apiserver.WriteTimeout)
-	defer cancel()
-	conn, err := c.Connect(ctx)
-	if err != nil {
-		return nil, err
+	err := c.client.Refresh(ctx)
+	conn := c.Conn()
+	if conn == nil {
+		return nil, cmp.Or(err, apiserver.ErrNoCredentials)
 	}
 	o := &Object{}
 	if err := conn.Read(ctx, c.collection+"/"+Name, apiserver.AcceptJSON, o); err != nil && !apierrors.IsNotFound(err) {
@@ -87,23 +68,15 @@ func (c *ConfigMap) Read(ctx context.Context) (*Object, error) {
 // Write writes an object with other data than it was read with, and sets its version. It is an error if the object has
 // changed since.
 func (c *ConfigMap) Write(ctx context.Context, o *Object) error {
-	conn, err := c.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	return conn.Save(ctx, "configmaps", c.collection, o.Metadata, o, o, false)
+	return c.Conn().Save(ctx, "configmaps", c.collection, o.Metadata, o, o, false)
 }
 
 // Await waits until the object has another version than it was read with, or for a time. It may return early.
 func (c *ConfigMap) Await(ctx context.Context, o *Object, most time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	conn, err := c.Connect(ctx)
-	if err != nil {
-		return err
-	}
 	q := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + Name}, "resourceVersion": {cmp.Or(o.Metadata.ResourceVersion, "0")}}
-	resp, err := conn.Get(ctx, c.collection, q, apiserver.AcceptJSON)
+	resp, err := c.Conn().Get(ctx, c.collection, q, apiserver.AcceptJSON)
 	if err == nil {
 		defer resp.Body.Close()
 		_, err = bufio.NewReader(resp.Body).ReadByte() // of any event

@@ -41,7 +41,10 @@ func TestAWriteHasAPreconditionAndKeepsWhatOthersHaveInTheObject(t *testing.T) {
 		}
 		other, _ := c.Read(t.Context())
 		first.Data["note"] = "by hand"
-		if err := errors.Join(first.Set(State{}.Freeze("east", &Frozen{Since: start})), c.Write(t.Context(), first)); err != nil {
+		if first.Data[Key], err = (State{}).Freeze("east", &Frozen{Since: start}).Encode(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Write(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
 		if err := c.Write(t.Context(), other); !apierrors.IsAlreadyExists(err) {
@@ -59,7 +62,7 @@ func TestAWriteHasAPreconditionAndKeepsWhatOthersHaveInTheObject(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := now.Orders(); err != nil || got.Upstreams["east"].Frozen == nil || now.Data["note"] != "by hand" {
+		if got, err := Decode(now.Data[Key]); err != nil || got.Upstreams["east"].Frozen == nil || now.Data["note"] != "by hand" {
 			t.Errorf("%+v, %v", now.Data, err)
 		}
 	})

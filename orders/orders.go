@@ -15,8 +15,10 @@ import (
 	"time"
 )
 
+// Key is that of the orders in the data of the ConfigMap. Version is that of the format.
+const Key, Version = "orders", 1
+
 const (
-	version     = 1
 	maxBytes    = 768 << 10 // of the encoded orders: a ConfigMap has 1 MiB, and the reports need some of it
 	maxCounter  = 1 << 53   // one can always be added to a counter
 	maxReleases = 128       // of an upstream; the oldest are dropped
@@ -28,6 +30,7 @@ var ErrNewer = errors.New("a newer version of the relay has written the orders: 
 
 // State is all that is ordered, by upstream. It is immutable.
 type State struct {
+	Version int `json:"version"` // 0 in a state that was never joined
 	// Counter is the highest of any order that was ever known. It outlives the entry of that order.
 	Counter   uint64           `json:"counter,omitempty"`
 	Upstreams map[string]Entry `json:"upstreams,omitempty"`
@@ -84,7 +87,7 @@ func (s State) Join(other State) State {
 		e.Released = released
 		all[name] = e
 	}
-	return State{max(s.Counter, other.Counter), all}
+	return State{Version, max(s.Counter, other.Counter), all}
 }
 
 // newest returns the newest releases, each once, in an order that depends on them alone.
@@ -105,12 +108,12 @@ func (s State) Aged(now time.Time) State {
 			all[name] = e
 		}
 	}
-	return State{s.Counter, all}
+	return State{Version, s.Counter, all}
 }
 
 // Freeze returns the state with a freeze or rollback of an upstream, nil for its end.
 func (s State) Freeze(upstream string, f *Frozen) State {
-	return s.Join(State{s.Counter + 1, map[string]Entry{upstream: {Counter: s.Counter + 1, Frozen: f}}})
+	return s.Join(State{Version, s.Counter + 1, map[string]Entry{upstream: {Counter: s.Counter + 1, Frozen: f}}})
 }
 
 // Release returns the state with the release of some holds of an upstream.
@@ -120,20 +123,19 @@ func (s State) Release(upstream string, holds []string, r Release) State {
 		r.Hold = holds[0]
 		e.Released = append(e.Released, r)
 	}
-	return s.Join(State{r.Counter, map[string]Entry{upstream: e}})
+	return s.Join(State{Version, r.Counter, map[string]Entry{upstream: e}})
 }
 
 // Equal reports whether two states are the same.
-func (s State) Equal(other State) bool { return textOf(s) == textOf(other) }
-
-type document struct {
-	Version int `json:"version"`
-	State
+func (s State) Equal(other State) bool {
+	s.Version = other.Version
+	return textOf(s) == textOf(other)
 }
 
 // Encode returns the text of a state. It fails if that is too large for a ConfigMap.
 func (s State) Encode() (string, error) {
-	text := textOf(document{version, s})
+	s.Version = Version
+	text := textOf(s)
 	if len(text) > maxBytes {
 		return "", fmt.Errorf("the orders have %d bytes, and may have %d: stop all replicas, and remove entries of upstreams that are gone from the ConfigMap and from orders.json in state.dir of each", len(text), maxBytes)
 	}
@@ -141,21 +143,22 @@ func (s State) Encode() (string, error) {
 }
 
 // Decode returns the state of a text, empty for an empty one. The error is ErrNewer, or why the text has no orders.
-func Decode(text string) (State, error) {
-	d := document{Version: version}
-	if text != "" {
-		if err := json.Unmarshal([]byte(text), &d); err != nil {
-			return State{}, err
-		}
+func Decode(text string) (s State, err error) {
+	if text == "" {
+		return s, nil
 	}
-	for _, e := range d.Upstreams { // a person may have edited them
-		d.Counter = max(d.Counter, e.Counter)
+	err = json.Unmarshal([]byte(text), &s)
+	for _, e := range s.Upstreams { // a person may have edited them
+		s.Counter = max(s.Counter, e.Counter)
 	}
 	switch {
-	case d.Version > version:
-		return State{}, ErrNewer
-	case d.Version < version || d.Counter > maxCounter:
-		return State{}, errors.New("they have no version, or a counter that is of no order")
+	case err != nil:
+	case s.Version > Version:
+		err = ErrNewer
+	case s.Version < Version || s.Counter > maxCounter:
+		err = errors.New("they have no version, or a counter that is of no order")
+	default:
+		return s, nil
 	}
-	return d.State, nil
+	return State{}, err
 }

@@ -21,7 +21,7 @@ func states(t *rapid.T, label string) State {
 		name := rapid.SampledFrom([]string{"east", "west"}).Draw(t, at+" name")
 		when := start.Add(time.Duration(rapid.IntRange(0, 2).Draw(t, at+" when")) * time.Second)
 		counter := rapid.Uint64Range(1, 4).Draw(t, at+" counter")
-		one := State{counter, map[string]Entry{}}
+		one := State{Version, counter, map[string]Entry{}}
 		switch rapid.IntRange(0, 2).Draw(t, at+" kind") {
 		case 0:
 			one.Upstreams[name] = Entry{Counter: counter}

@@ -9,7 +9,6 @@ import (
 )
 
 const (
-	ordersKey  = "orders" // of the data of the ConfigMap
 	replicaKey = "replica."
 	// awayAfter is how long the report of a replica that runs may be the same. It is written as often as the others tell.
 	awayAfter  = 2 * time.Minute
@@ -44,33 +43,28 @@ type Replica struct {
 	Away  bool      `json:"away,omitempty"`
 	Heard time.Time `json:"heard"`
 	Report
+	text string // of the report
 }
 
 // Roster has the reports of all replicas.
 type Roster struct {
 	Name, Process string
-	heard         map[string]heard
+	heard         map[string]Replica
 	wrote, twin   time.Time // the last report; and of another process under this name
-}
-
-type heard struct {
-	text   string
-	at     time.Time // when it was first seen
-	report Report
 }
 
 // Read takes the data of a ConfigMap.
 func (r *Roster) Read(now time.Time, data map[string]string) {
-	next := map[string]heard{}
+	next := map[string]Replica{}
 	for key, text := range data {
 		name, is := strings.CutPrefix(key, replicaKey)
-		h, known := r.heard[name]
-		if !known || h.text != text {
-			h = heard{text: text, at: now}
-			is = is && json.Unmarshal([]byte(text), &h.report) == nil
+		h := r.heard[name]
+		if h.text != text {
+			h = Replica{Name: name, Heard: now, text: text}
+			is = is && json.Unmarshal([]byte(text), &h.Report) == nil
 			switch {
 			case !is || name != r.Name:
-			case h.report.Process == r.Process:
+			case h.Process == r.Process:
 				r.wrote = now
 			case !r.wrote.IsZero():
 				r.twin = now
@@ -91,7 +85,8 @@ func (r *Roster) Replicas(now time.Time, own Report) (all []Replica) {
 	all = append(all, Replica{Name: r.Name, Self: true, Heard: now, Report: own})
 	for _, name := range slices.Sorted(maps.Keys(r.heard)) {
 		if h := r.heard[name]; name != r.Name {
-			all = append(all, Replica{Name: name, Away: now.Sub(h.at) >= awayAfter, Heard: h.at, Report: h.report})
+			h.Away = now.Sub(h.Heard) >= awayAfter
+			all = append(all, h)
 		}
 	}
 	return all
@@ -100,22 +95,22 @@ func (r *Roster) Replicas(now time.Time, own Report) (all []Replica) {
 // Due returns when the report is to be written, if nothing else changes.
 func (r *Roster) Due(own Report) time.Time {
 	is := r.heard[r.Name]
-	if own.Process, own.Beat = r.Process, is.report.Beat; textOf(own) == textOf(is.report) {
-		return is.at.Add(mostPause)
+	if own.Process, own.Beat = r.Process, is.Beat; textOf(own) == is.text {
+		return is.Heard.Add(mostPause)
 	}
 	return r.wrote.Add(leastPause) // each replica reads the ConfigMap when it changes
 }
 
 // Write puts the own report into the data of a ConfigMap.
 func (r *Roster) Write(data map[string]string, own Report) {
-	own.Process, own.Beat = r.Process, r.heard[r.Name].report.Beat+1
+	own.Process, own.Beat = r.Process, r.heard[r.Name].Beat+1
 	data[replicaKey+r.Name] = textOf(own)
 }
 
 // Forget removes the reports of replicas that are away from the data of a ConfigMap.
 func (r *Roster) Forget(now time.Time, data map[string]string) {
 	for name, h := range r.heard {
-		if name != r.Name && now.Sub(h.at) >= awayAfter {
+		if name != r.Name && now.Sub(h.Heard) >= awayAfter {
 			delete(data, replicaKey+name)
 		}
 	}

@@ -292,7 +292,7 @@ func TestOneReplicaWritesConditions(t *testing.T) {
 		}
 	})
 	other := newConditions(a.Relay)
-	other.share(lease.Options{Namespace: "mesh", Name: "relay-orders-conditions", Identity: "other"}, nil)
+	other.share(lease.Options{Namespace: "mesh", Name: "relay-orders-conditions", Identity: "other"})
 	if due := other.round(map[string]bool{"east": true}, time.Now()); other.writes() || len(due)+len(other.all) > 0 {
 		t.Errorf("a replica without the Lease has %d conditions to write", len(due)+len(other.all))
 	}

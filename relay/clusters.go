@@ -91,7 +91,7 @@ func (r *Relay) follow(cfg *config.Config) {
 	agent := fmt.Sprintf("meshrelay/%s (orders)", r.options.Build.Version)
 	store := orders.NewConfigMap(&apiserver.Credentials{Cluster: shared.Cluster}, agent, shared.Namespace)
 	r.manager.Follow(cfg.Node.ID, rand.Text(), store, cfg.State.Dir)
-	r.conditions.share(lease.Options{Namespace: shared.Namespace, Name: conditionsLease, Identity: cfg.Node.ID, Relay: cfg.Provenance.Relay}, store.Connect)
+	r.conditions.share(lease.Options{Conn: store.Conn, Namespace: shared.Namespace, Name: conditionsLease, Identity: cfg.Node.ID, Relay: cfg.Provenance.Relay})
 }
 
 // backup writes a copy of the state, of the list of found clusters, and of the orders about sinks and those of all replicas.

@@ -53,17 +53,11 @@ func newConditions(r *Relay) *conditions {
 	return &conditions{relay: r, pause: conditionPause, notes: loglimit.New(5, 10*time.Second)}
 }
 
-// share has one of all replicas write, which holds a Lease.
-func (c *conditions) share(o lease.Options, connect func(context.Context) (*apiserver.Conn, error)) {
-	var conn *apiserver.Conn // only the Lease uses it, after its Check
-	o.Conn = func() *apiserver.Conn { return conn }
-	o.Check = func(ctx context.Context) error {
-		now, err := connect(ctx)
-		conn = cmp.Or(now, conn)
-		return err
-	}
+// share has one of all replicas write, which holds a Lease that orders nothing.
+func (c *conditions) share(o lease.Options) {
+	o.Check, o.Begin = func(context.Context) error { return nil }, func() (bool, error) { return true, nil }
 	o.Terms, o.Keep = func() lease.Terms { return lease.Terms{} }, func(lease.Terms, lease.Terms) error { return nil }
-	o.Begin, o.Logger = func() (bool, error) { return true, nil }, c.relay.log
+	o.Logger = c.relay.log
 	c.lease = lease.New(o)
 }
 
@@ -71,9 +65,7 @@ func (c *conditions) share(o lease.Options, connect func(context.Context) (*apis
 func (c *conditions) run(ctx context.Context) error {
 	var leases sync.WaitGroup
 	defer leases.Wait()
-	begin := sync.OnceFunc(func() {
-		leases.Go(func() { _ = c.lease.Run(ctx) }) // after an error, its time runs out
-	})
+	begin := sync.OnceFunc(func() { leases.Go(func() { _ = c.lease.Run(ctx) }) }) // after an error, its time runs out
 	rounds := time.NewTicker(c.pause)
 	defer rounds.Stop()
 	for {
@@ -83,9 +75,7 @@ func (c *conditions) run(ctx context.Context) error {
 		case now := <-rounds.C:
 			on := map[string]bool{}
 			for _, u := range c.relay.config.Load().Upstreams {
-				if tellsConditions(u) {
-					on[u.Name] = true
-				}
+				on[u.Name] = tellsConditions(u)
 			}
 			if len(on) > 0 && c.lease != nil {
 				begin()

@@ -1,7 +1,10 @@
 package upstreams
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,9 +33,8 @@ const (
 	maxReason       = 300              // bytes of why an order is not in force
 	maxReasons      = 16 << 10         // of all of a report
 	// OrdersFile is the file in state.dir with what is known of the orders.
-	OrdersFile   = "orders.json"
-	maxOrders    = 4 << 20 // bytes of it
-	ordersFormat = 1
+	OrdersFile = "orders.json"
+	maxOrders  = 4 << 20 // bytes of it
 )
 
 // Orders is where all replicas have what people have ordered.
@@ -50,9 +52,11 @@ type replicas struct {
 	ready chan struct{} // closed when the orders were read once, and are in force
 	turn  chan struct{} // has an element while the ConfigMap is read and written, or orders are applied; guards all below
 
+	object  *orders.Object // the ConfigMap, as last read or written
 	roster  orders.Roster
 	known   knownOrders
-	unsaved error             // why known is not on disk
+	saved   []byte            // what the disk was given of it
+	unsaved error             // why it is not on disk
 	lacks   map[string]string // why the order about an upstream is not in force here; it is replaced, never changed
 	problem string            // why the ConfigMap can not be read or written, since a time; empty if it can
 	since   time.Time
@@ -68,7 +72,6 @@ type shownOrders struct {
 
 // knownOrders is what a replica knows, also from before a restart.
 type knownOrders struct {
-	Version int `json:"version"`
 	orders.State
 	Written orders.State `json:"written"` // what the ConfigMap had when it was last read or written
 	// Until has the end of the time in which a hold may begin that a release is for, zero once it was carried out here.
@@ -84,15 +87,11 @@ func (m *Manager) Follow(name, process string, store Orders, dir string) {
 	}
 	if dir != "" {
 		r.path = filepath.Join(dir, OrdersFile)
-		err := owner.ReadJSON(r.path, maxOrders, &r.known)
-		if err == nil && r.known.Version != ordersFormat {
-			err = orders.ErrNewer
-		}
-		if err != nil {
-			r.known = knownOrders{}
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			m.log.Warn("orders on disk not read", "err", err, "effect", "only those of the ConfigMap are known")
+		var known knownOrders
+		if err := owner.ReadJSON(r.path, maxOrders, &known); err == nil && known.Version == orders.Version {
+			r.known = known
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			m.log.Warn("orders on disk not read", "err", cmp.Or(err, orders.ErrNewer), "effect", "only those of the ConfigMap are known")
 		}
 	}
 	m.replicas = r
@@ -111,10 +110,11 @@ func (m *Manager) inTurn(f func()) {
 	f()
 }
 
-// save writes what is known to disk.
+// save writes what is known to disk, if that has something else.
 func (r *replicas) save() {
-	if r.known.Version = ordersFormat; r.path != "" {
-		r.unsaved = owner.ReplaceJSON(r.path, r.known)
+	text, _ := json.Marshal(r.known) // it can not fail
+	if r.path != "" && r.known.Version > 0 && (r.unsaved != nil || !bytes.Equal(text, r.saved)) {
+		r.saved, r.unsaved = text, owner.ReplaceJSON(r.path, r.known)
 	}
 }
 
@@ -128,7 +128,8 @@ func (m *Manager) runOrders(ctx context.Context) error {
 		var err error
 		m.inTurn(func() {
 			m.applyOrders(ctx) // those of the disk, also without the ConfigMap
-			o, _, err = m.exchange(ctx, nil)
+			_, err = m.exchange(ctx, nil)
+			o = r.object
 		})
 		if err == nil {
 			ready()
@@ -174,12 +175,12 @@ func pause(ctx context.Context, d time.Duration, signal <-chan struct{}) {
 // exchange reads the ConfigMap, takes what it has, and writes what it lacks, and the own report if that is due. change gives
 // an order, unless it is nil: it is taken once it is written. next is what was written, or would be, and empty if nothing was
 // read. It is called in turn.
-func (m *Manager) exchange(ctx context.Context, change func(orders.State) orders.State) (o *orders.Object, next orders.State, err error) {
+func (m *Manager) exchange(ctx context.Context, change func(orders.State) orders.State) (next orders.State, err error) {
 	r := m.replicas
 	bounded, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	for range maxConflicts {
-		if o, next, err = m.attempt(bounded, change); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		if next, err = m.attempt(bounded, change); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			break
 		}
 		pause(bounded, rand.N(2*leastRest), nil) // another replica was faster
@@ -195,17 +196,19 @@ func (m *Manager) exchange(ctx context.Context, change func(orders.State) orders
 		}
 		r.problem = err.Error()
 	}
-	return o, next, err
+	return next, err
 }
 
-func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.State) (o *orders.Object, next orders.State, err error) {
+func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.State) (next orders.State, err error) {
 	r := m.replicas
-	if o, err = r.store.Read(ctx); err != nil {
-		return o, next, err
+	o, err := r.store.Read(ctx)
+	if err != nil {
+		return next, err
 	}
-	there, unreadable := o.Orders()
+	r.object = o
+	there, unreadable := orders.Decode(o.Data[orders.Key])
 	if errors.Is(unreadable, orders.ErrNewer) {
-		return o, next, unreadable
+		return next, unreadable
 	}
 	m.take(ctx, m.promoted(there), there)
 	now, own := time.Now(), m.report()
@@ -220,16 +223,16 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 	}
 	// What is only too old is not written: replicas whose clocks differ would do that in turn.
 	if !due && unreadable == nil && next.Equal(there.Aged(now)) {
-		return o, next, nil
+		return next, nil
 	}
-	if err = o.Set(next); err == nil {
+	if o.Data[orders.Key], err = next.Encode(); err == nil {
 		err = r.store.Write(ctx, o)
 	}
 	if err == nil {
 		r.roster.Read(now, o.Data)
 		m.take(ctx, next, next)
 	}
-	return o, next, err
+	return next, err
 }
 
 // promoted returns orders with those that are known, and the freezes that were given here alone: without the ConfigMap, or
@@ -249,22 +252,18 @@ func (m *Manager) promoted(s orders.State) orders.State {
 func (m *Manager) take(ctx context.Context, s, written orders.State) {
 	r := m.replicas
 	now, before, until := time.Now(), r.known, map[string]time.Time{}
-	first := before.Version == 0
-	r.known.State = before.Join(s).Aged(now)
+	end := now.Add(releaseWindow)
+	if before.Version == 0 { // what was released before this replica was there is no answer to what it sees later
+		end = now
+	}
+	r.known = knownOrders{before.Join(s).Aged(now), written, until}
 	for name, e := range r.known.Upstreams {
 		for _, one := range e.Released {
-			end, is := before.Until[name+one.ID()]
-			if !is && first { // what was released before this replica was there is no answer to what it sees later
-				end = now
-			} else if !is {
-				end = now.Add(releaseWindow)
-			}
 			until[name+one.ID()] = end
+			if known, is := before.Until[name+one.ID()]; is {
+				until[name+one.ID()] = known
+			}
 		}
-	}
-	r.known.Until, r.known.Written = until, written
-	if r.unsaved != nil || first || !r.known.Equal(before.State) || !written.Equal(before.Written) {
-		r.save()
 	}
 	m.applyOrders(ctx)
 }
@@ -277,18 +276,13 @@ func (m *Manager) OrderProblems() []string { return m.shown.Load().problems }
 
 // report returns what this replica tells the others.
 func (m *Manager) report() orders.Report {
-	var newest, older []orders.Hold
+	var holds []orders.Hold
 	for _, u := range m.all() {
 		for i, id := range locked(u.upstream, (*intake.Intake).HoldIDs) {
-			if hold := (orders.Hold{Upstream: u.cfg.Name, ID: id}); i == 0 {
-				newest = append(newest, hold)
-			} else {
-				older = append(older, hold)
-			}
+			holds = slices.Insert(holds, min(i, 1)*len(holds), orders.Hold{Upstream: u.cfg.Name, ID: id}) // first the newest of each
 		}
 	}
-	newest = append(newest, older...)
-	return orders.Report{Follows: m.replicas.known.Counter, Lacks: m.replicas.lacks, Holds: newest[:min(len(newest), maxHolds)]}
+	return orders.Report{Follows: m.replicas.known.Counter, Lacks: m.replicas.lacks, Holds: holds[:min(len(holds), maxHolds)]}
 }
 
 // problems returns one line for each problem with the orders.

@@ -21,9 +21,6 @@ const lacking = " lacking"
 // applyOrders has the known orders in force here: each as an order that was given here. It is called in turn.
 func (m *Manager) applyOrders(ctx context.Context) {
 	r := m.replicas
-	if m.reading() {
-		return // Restore would overwrite them
-	}
 	lacks, changed, released, served := map[string]string{}, false, []string(nil), m.servedWithout()
 	for _, u := range m.all() {
 		name := u.cfg.Name
@@ -50,9 +47,7 @@ func (m *Manager) applyOrders(ctx context.Context) {
 	for _, one := range released { // once it is on disk: a release that a crash undoes is carried out again
 		r.known.Until[one] = time.Time{}
 	}
-	if len(released) > 0 {
-		r.save()
-	}
+	r.save()
 }
 
 // applyFreeze freezes, rolls back or unfreezes an upstream, unless it is so already. empty: its content is not here. why is
@@ -179,7 +174,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	var next orders.State
 	var failed error
 	m.inTurn(func() {
-		_, next, failed = m.exchange(ctx, change)
+		next, failed = m.exchange(ctx, change)
 		r, unread := m.replicas, next.Upstreams == nil
 		switch e := r.known.Upstreams[name]; {
 		case failed == nil:
@@ -211,7 +206,7 @@ func (m *Manager) toRelease(name string, o intake.Order, own []string, here bool
 	each := o.Hold == "" && (o.All || len(o.Only) > 0)
 	for _, r := range m.Replicas() {
 		for _, h := range r.Holds {
-			if !r.Self && h.Upstream == name && (each || h.ID == o.Hold) && !slices.Contains(holds, h.ID) {
+			if !r.Self && h.Upstream == name && (each || h.ID == o.Hold) {
 				holds = append(holds, h.ID)
 			}
 		}
@@ -237,39 +232,41 @@ func (m *Manager) changeOf(name, verb string, o intake.Order, holds []string) (f
 		if err != nil {
 			return nil, intake.NotPossible("%w", err)
 		}
-		revisions, _ := m.keeper.History(name)
-		if i := slices.IndexFunc(revisions, func(one state.Revision) bool { return one.ID == o.To }); i >= 0 {
-			f.Of = revisions[i].Time.UTC().Truncate(time.Second)
-		}
 		f.Content = intake.ContentOf(records)
+		revisions, _ := m.keeper.History(name)
+		for _, rev := range revisions {
+			if rev.ID == o.To {
+				f.Of = rev.Time.UTC().Truncate(time.Second)
+			}
+		}
 	}
 	return func(s orders.State) orders.State { return s.Freeze(name, f) }, nil
 }
 
-// reach waits until the order with a counter is in force on all replicas, for a time, and returns on how many it is.
+// reach waits until the order with a counter is in force on all replicas, for a time, and returns on how many it is. failed is
+// why they are not told.
 func (m *Manager) reach(ctx context.Context, upstream string, counter uint64, failed error) *intake.Reach {
 	ctx, cancel := context.WithTimeout(ctx, followedTimeout)
 	defer cancel()
 	for {
 		reach, open := &intake.Reach{}, false
 		for _, r := range m.Replicas() {
-			switch why := r.Lacks[upstream]; {
+			why := r.Lacks[upstream]
+			switch told := failed == nil || r.Self; {
 			case r.Away:
 				reach.Away = append(reach.Away, r.Name)
-				continue
-			case r.Follows < counter || failed != nil && !r.Self:
-				reach.Missing, open = append(reach.Missing, r.Name), true
+			case r.Follows < counter || !told:
+				reach.Missing, open = append(reach.Missing, r.Name), open || told
 			case why != "":
 				reach.Missing = append(reach.Missing, fmt.Sprintf("%s (%s)", r.Name, why))
 			default:
 				reach.Did++
 			}
-			reach.Of++
 		}
-		if failed != nil {
+		if reach.Of = reach.Did + len(reach.Missing); failed != nil {
 			reach.Unwritten = failed.Error()
 		}
-		if !open || failed != nil || ctx.Err() != nil {
+		if !open || ctx.Err() != nil {
 			return reach
 		}
 		pause(ctx, leastRest, nil)

@@ -133,7 +133,7 @@ func (*sharedMap) Close() {}
 func (s *sharedMap) orders() orders.Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	got, err := (&orders.Object{Data: s.data}).Orders()
+	got, err := orders.Decode(s.data[orders.Key])
 	if err != nil {
 		return orders.Entry{}
 	}

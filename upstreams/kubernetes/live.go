@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -77,12 +78,9 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition)
 	}
 	encode := func(v any) json.RawMessage { text, _ := json.Marshal(v); return text } // of what was decoded
 	conditions[at] = encode(c)
-	status := map[string]json.RawMessage{"conditions": encode(conditions)}
-	for name, v := range live.Status {
-		if name != "conditions" {
-			status[name] = v
-		}
-	}
+	status := map[string]json.RawMessage{}
+	maps.Copy(status, live.Status)
+	status["conditions"] = encode(conditions)
 	err = conn.Write(ctx, apiserver.Write{Method: http.MethodPatch, Path: path + "/status", Type: apiserver.TypeJSONPatch, Body: encode([]map[string]any{
 		{"op": "test", "path": "/metadata/resourceVersion", "value": live.Metadata.ResourceVersion}, {"op": "add", "path": "/status", "value": status},
 	})}, nil)
