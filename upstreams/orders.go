@@ -265,6 +265,7 @@ func (m *Manager) take(ctx context.Context, s, written orders.State) {
 			}
 		}
 	}
+	r.save() // first: what is frozen by an order that is not known would be followed after a restart
 	m.applyOrders(ctx)
 }
 
