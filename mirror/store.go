@@ -1,8 +1,6 @@
 package mirror
 
 import (
-	"encoding/binary"
-	"fmt"
 	"maps"
 	"slices"
 )
@@ -12,7 +10,6 @@ import (
 type Store struct {
 	contents
 	followers []*queue // of the Aggregates; under mu
-	sum       sum      // of the resources; under mu
 	synced    chan struct{}
 }
 
@@ -62,7 +59,6 @@ func (s *Store) Begin(all []*Resource) {
 		}
 		byName := s.index.reserve(rest[0].kind(), n)
 		for _, r := range rest[:n] {
-			s.sum.replace(byName[r.name], r)
 			byName[r.name] = r
 		}
 		rest = rest[n:]
@@ -88,7 +84,6 @@ func (s *Store) Remove(key Key) bool {
 // mu.
 func (s *Store) replace(old, cur *Resource) {
 	s.index.replace(old, cur)
-	s.sum.replace(old, cur)
 	if old.Equal(cur) {
 		return
 	}
@@ -97,29 +92,6 @@ func (s *Store) replace(old, cur *Resource) {
 	}
 	for _, q := range s.followers {
 		q.mark(cur.ref(), s)
-	}
-}
-
-// Content returns a sum of the versions of all resources: stores with the same resources have the same. A version is
-// a hash of the key, too.
-func (s *Store) Content() string {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return fmt.Sprintf("%016x%016x", s.sum[0], s.sum[1])
-}
-
-// sum adds up versions, in any order.
-type sum [2]uint64
-
-// replace takes off one version and adds another. Either may be nil.
-func (s *sum) replace(old, cur *Resource) {
-	for i := range s {
-		if old != nil {
-			s[i] -= binary.BigEndian.Uint64(old.version[8*i:])
-		}
-		if cur != nil {
-			s[i] += binary.BigEndian.Uint64(cur.version[8*i:])
-		}
 	}
 }
 

@@ -55,8 +55,6 @@ type Status struct {
 	Silence string `json:"silence,omitempty"`
 	// Resources counts the mirrored resources, by "group/Kind".
 	Resources map[string]int `json:"resources,omitempty"`
-	// Content is a sum of the versions of the mirrored resources, the same on all replicas that have the same.
-	Content string `json:"-"`
 	// Endpoints is set where the endpoints of services are discovered.
 	Endpoints *EndpointsStatus `json:"endpoints,omitempty"`
 	// Following has each kind, for a source that follows kinds one by one.
@@ -84,8 +82,6 @@ type Status struct {
 	// whole.
 	Reconnects uint64 `json:"reconnects"`
 	NACKs      uint64 `json:"nacks"`
-	// Relayed is as in config.Source.
-	Relayed bool `json:"-"`
 }
 
 // Enter sets State, and Since if the state is another.

@@ -291,11 +291,10 @@ func (u *upstream) frozenEmpty() bool {
 
 func (u current) status() Status {
 	st := Status{
-		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.cfg.Source.Kind(), Relayed: u.cfg.Source.Relayed(), Required: u.cfg.Required,
+		Name: u.cfg.Name, ClusterID: u.cfg.ClusterID, Type: u.cfg.Source.Kind(), Required: u.cfg.Required,
 		State: StateConnecting, Since: u.since, Resources: map[string]int{},
 		Status: locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) }),
 	}
-	st.Content = u.store.Content()
 	for kind, n := range u.store.Counts() {
 		st.Resources[kind.String()] = n
 	}
