@@ -91,7 +91,7 @@ func (a *adapter) begin(u *upstreams.Upstream) {
 	case *xds.Source:
 		a.s = &xdsScript{t: a.t}
 		a.s.attach(&xdsSource{source, u, a.m}, nil)
-		u.Stops(func() { source.End(); u.Tell(intake.Closed{}) }, nil)
+		u.Stops(func() { u.Tell(intake.Closed{}) }, nil)
 	case *file.Source:
 		a.f = source
 		u.Stops(func() { u.Tell(intake.Closed{}) }, nil)

@@ -32,7 +32,7 @@ func successor(s *xdsScript, change ...func(*config.Upstream, *config.Node)) *xd
 	for _, f := range change {
 		f(&cfg, &node)
 	}
-	s.x.u.Stops(func() { s.x.End(); s.x.u.Tell(intake.Closed{}) }, func() {})
+	s.x.u.Stops(func() { s.x.u.Tell(intake.Closed{}) }, func() {})
 	n := &xdsScript{t: s.t, warns: &warnings{}}
 	s.x.m.StartBy(func(u *upstreams.Upstream) { n.attach(&xdsSource{u.Source().(*xds.Source), u, s.x.m}, nil) })
 	s.ok(s.x.m.Apply(&config.Config{Upstreams: []config.Upstream{cfg}, Node: node}))

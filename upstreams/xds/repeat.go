@@ -9,7 +9,7 @@ import (
 func (s *Source) Repeat(again bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.st.Protocol == "" || s.ended {
+	if s.st.Protocol == "" {
 		return
 	}
 	defer s.client.Relist()

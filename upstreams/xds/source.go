@@ -72,7 +72,6 @@ type Source struct {
 	// notOffered has the types of the present stream that the server does not offer.
 	notOffered map[string]bool
 	silence    string // upstreams.Status.Silence of the present stream
-	ended      bool
 }
 
 // New returns a source that is not connected. The files of its credentials need not exist yet.
@@ -208,7 +207,6 @@ func (s *Source) Attach(feed upstreams.Feed) {
 // Run implements upstreams.Source.
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	s.Attach(feed)
-	defer s.End()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return upstreams.Contain(func() error { return s.client.Run(ctx) }) })
 	if s.endpoints != nil {
@@ -219,13 +217,6 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 		return (*mirror.Panic)(p)
 	}
 	return err
-}
-
-// End makes Repeat do nothing from now on.
-func (s *Source) End() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
 }
 
 // Describe implements upstreams.Describer.
