@@ -220,6 +220,18 @@ func (w *world) wrote() int {
 	return len(w.writes)
 }
 
+// sent returns how many requests of a method there were.
+func (w *world) sent(method string) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.writes {
+		if strings.HasPrefix(one, method) {
+			n++
+		}
+	}
+	return n
+}
+
 func entry(t *testing.T, source, namespace, name, host string, labels map[string]string) *mirror.Resource {
 	t.Helper()
 	body := &anypb.Any{}

@@ -24,9 +24,7 @@ const (
 	deletionsAnnotation = "meshrelay.io/deletions"
 	promotedPrefix      = "meshrelay.io/promoted-"
 	frozenPrefix        = "meshrelay.io/frozen-"
-	// relayAnnotation has the relay that holds the Lease, otherAnnotation another one that wants it.
-	relayAnnotation = "meshrelay.io/relay"
-	otherAnnotation = "meshrelay.io/other-relay"
+	relayAnnotation     = "meshrelay.io/relay" // which holds the Lease
 )
 
 // Note is who has ordered something, why, and when: to the second, by his clock. The zero Note is that of nobody.
