@@ -149,8 +149,6 @@ type engine struct {
 	lastGone   time.Time
 	complete   time.Time
 	heldID     string
-	writes     map[string]uint64 // requests by result
-	deletes    uint64
 	drift      uint64
 }
 
@@ -170,14 +168,11 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		lists:   object.NewBudget(maxObjects), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
 		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
 		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, terms: k.Lease, pending: k.Pending, bound: k.Cluster,
-		errs: map[string]error{}, writes: map[string]uint64{}, idle: time.Now(), same: "the cluster is not compared with those of the upstreams yet",
+		errs: map[string]error{}, idle: time.Now(), same: "the cluster is not compared with those of the upstreams yet",
 	}
 	e.client = apiserver.NewClient(&apiserver.Credentials{Cluster: spec.Cluster}, "meshrelay/"+deps.Build.Version)
 	e.client.Dial = deps.dial
 	e.cluster = apiserver.NewCluster(e.client, cmp.Or(spec.ClusterUID, k.Cluster), apiserver.Hooks{Identified: e.identified, Judged: e.judged})
-	for _, result := range results { // so that a rate knows the first one
-		e.writes[result] = 0
-	}
 	e.core = plan.New(plan.Settings{
 		Name: spec.Name, Prune: spec.Prune, Adopt: spec.Adopt, Take: spec.Conflicts == config.ConflictsTake,
 		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: spec.Mode == config.SinkApply && k.frozen(), HoldAll: k.Lease.Hold,

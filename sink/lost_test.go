@@ -133,14 +133,16 @@ func TestATroubleEndsWithWhatItIsAbout(t *testing.T) {
 		w := newWorld(t)
 		w.many(3)
 		w.start().settled()
+		var refused atomic.Bool
 		w.fault(func(rw http.ResponseWriter, _ *http.Request) bool {
 			w.remove("east", "db")
 			w.until("it is not desired", func() bool { return w.desired("db") == plan.Digest{} })
 			fakekube.Fail(rw, http.StatusUnprocessableEntity, "Invalid")
+			refused.Store(true)
 			return true
 		})
 		w.put("east", "db", "db.x")
-		w.until("it was refused", func() bool { return w.status().Writes[stateRefused] == 1 })
+		w.until("it was refused", refused.Load)
 		w.settled()
 	})
 }

@@ -2,9 +2,6 @@ package sink
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// results are the results of writes.
-var results = []string{"created", "applied", "adopted", "unchanged", stateConflict, stateForeign, stateRefused, stateNamespace, stateUnserved, stateFailed}
-
 // metric is a metric of each sink, without a label of its own.
 type metric struct {
 	*prometheus.Desc

@@ -30,7 +30,7 @@ func TestWhatTheViewLosesIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := pruning(t, 20)
 		w.remove("east", "n03")
-		w.until("it is gone", func() bool { return w.object("n03") == nil && w.status().Deletes == 1 })
+		w.until("it is gone", func() bool { return w.object("n03") == nil && w.sent("DELETE") == 1 })
 		w.settled()
 	})
 }

@@ -74,9 +74,6 @@ func (e *engine) fails(key mirror.Key, state string, why error) time.Duration {
 	pause := backoff(t.failures)
 	t.Reason, t.Retry = text.Shorten(strings.ToValidUTF8(why.Error(), "?"), maxReason), time.Now().Add(pause)
 	e.calm = false
-	if e.applies() {
-		e.writes[state]++
-	}
 	if t.failures == 1 {
 		e.warnings.Warn(e.log, "object not written", "resource", t.Resource, "state", state, "reason", t.Reason)
 	}

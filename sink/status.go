@@ -51,9 +51,6 @@ type Status struct {
 	Added int `json:"added,omitempty"`
 	// Unwritten counts objects that are to be written, and that nobody has written for a minute.
 	Unwritten int `json:"unwritten,omitempty"`
-	// Writes counts requests by result, Deletes deletions.
-	Writes  map[string]uint64 `json:"writes,omitempty"`
-	Deletes uint64            `json:"deletes,omitempty"`
 	// Complete is when the cluster last had all that is desired, nothing was to be deleted, and all its kinds were followed.
 	Complete time.Time `json:"complete,omitzero"`
 
@@ -99,7 +96,7 @@ func (e *engine) status() Status {
 	defer e.mu.Unlock()
 	st := Status{
 		Name: e.spec.Name, View: e.spec.View, Mode: e.spec.Mode, Server: e.client.Current().Server(), Cluster: e.uid,
-		Leader: ls.Held, Holder: ls.Holder, Complete: e.complete, Drifted: e.drift, Deletes: e.deletes, Writes: maps.Clone(e.writes),
+		Leader: ls.Held, Holder: ls.Holder, Complete: e.complete, Drifted: e.drift,
 		Frozen: noteOf(e.frozen()), Promoted: noteOf(e.promoted()),
 		Todo: map[string]int{}, NeverWritten: map[string]int{}, TroublesByState: map[string]int{},
 	}

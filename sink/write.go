@@ -211,21 +211,11 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 	e.core.See(key, live)
 	delete(e.troubles, key)
 	switch {
-	case a.Verb == plan.Create:
-		e.writes["created"]++
-	case before != nil && before.Sink == "":
-		e.writes["adopted"]++
-	case live.Version == a.Version:
-		e.writes["unchanged"]++
-	default:
-		e.writes["applied"]++
-		switch {
-		case before == nil:
-		case a.Drift:
-			e.drifted(key, before.Manager, "changed")
-		case before.Relay != "":
-			e.tookOver(key, before.Relay)
-		}
+	case a.Verb == plan.Create || before == nil || before.Sink == "" || live.Version == a.Version:
+	case a.Drift:
+		e.drifted(key, before.Manager, "changed")
+	case before.Relay != "":
+		e.tookOver(key, before.Relay)
 	}
 	return -1
 }
@@ -253,7 +243,6 @@ func (e *engine) remove(ctx context.Context, key mirror.Key, of discovery.Resour
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.core.See(key, nil) // one with finalizers comes back with the next list
-	e.deletes++
 	delete(e.troubles, key)
 	return -1
 }
