@@ -1,9 +1,7 @@
 package upstreams
 
 import (
-	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,12 +12,10 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// leastLook and mostLook bound the time between two looks at the sources. The time grows with the time since the
-// start, and is at least lookCost times as long as a look takes.
+// leastLook and mostLook bound the time between two looks at the sources. The time grows with the time since the start.
 const (
 	leastLook = 2 * time.Millisecond
 	mostLook  = 100 * time.Millisecond
-	lookCost  = 50
 )
 
 // firstSync is the wait of clients for the first sync of the sources. The Manager's mu guards it.
@@ -71,10 +67,8 @@ func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) erro
 	m.mu.Unlock()
 	late := map[string]bool{}
 	for {
-		began := time.Now()
 		s, verdicts := m.atStart()
 		m.logLate(late, s, verdicts)
-		pause := min(max(s.elapsed/100, lookCost*time.Since(began), leastLook), mostLook)
 		if len(awaited(verdicts)) == 0 {
 			if err := m.aggregate.CaughtUp(ctx); err != nil {
 				return err
@@ -83,10 +77,8 @@ func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) erro
 				return nil
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if pause(ctx, min(max(s.elapsed/100, leastLook), mostLook), nil); ctx.Err() != nil {
 			return ctx.Err()
-		case <-time.After(pause):
 		}
 	}
 }
@@ -208,30 +200,13 @@ func (m *Manager) withoutEvent(upstream string, o intake.Order) (intake.Event, e
 	return intake.ServeWithout{Order: o}, nil
 }
 
-// logLate logs each wait that lasts longer than the timeout once, and its end. late has the waits that it logged.
+// logLate logs each wait that lasts longer than the timeout once. late has those that it logged.
 func (m *Manager) logLate(late map[string]bool, s start, verdicts []verdict) {
-	if s.elapsed < s.timeout {
-		return
-	}
-	ended, reasons := maps.Clone(late), map[string]string{}
 	for _, v := range verdicts {
-		switch {
-		case !v.Awaited:
-			reasons[v.name] = v.Reason
-		case late[v.name]:
-			delete(ended, v.name)
-		default:
+		if v.Awaited && s.elapsed >= s.timeout && !late[v.name] {
 			late[v.name] = true
 			m.log.Warn("clients are held until upstream has synced", "upstream", v.name, "reason", v.Reason, "startupTimeout", s.timeout,
 				"fix", "relay serve-without "+v.name)
 		}
-	}
-	for name := range ended {
-		reason := cmp.Or(reasons[name], "it has synced")
-		if _, err := m.upstream(name); err != nil {
-			reason = "it is not in the config any more"
-		}
-		delete(late, name)
-		m.log.Info("clients no longer held for upstream", "upstream", name, "reason", reason, "after", s.elapsed.Round(time.Millisecond))
 	}
 }

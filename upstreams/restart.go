@@ -46,18 +46,16 @@ func restart(ctx context.Context, log *slog.Logger, least time.Duration, run fun
 			pauses.Reset()
 			last = ""
 		}
-		pause := pauses.NextBackOff()
-		args := []any{"err", err, "pause", pause.Round(time.Millisecond)}
+		next := pauses.NextBackOff()
+		args := []any{"err", err, "pause", next.Round(time.Millisecond)}
 		if p := (*mirror.Panic)(nil); errors.As(err, &p) && p.Value != last {
 			last = p.Value
 			args = append(args, "stack", p.Stack)
 		}
 		log.Error("source failed", args...)
 		_ = Contain(func() error { failed(err); return nil }) // what panics there has panicked in run, and is logged
-		select {
-		case <-ctx.Done():
+		if pause(ctx, next, nil); ctx.Err() != nil {
 			return
-		case <-time.After(pause):
 		}
 	}
 }
