@@ -175,7 +175,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 	e.cluster = apiserver.NewCluster(e.client, cmp.Or(spec.ClusterUID, k.Cluster), apiserver.Hooks{Identified: e.identified, Judged: e.judged})
 	e.core = plan.New(plan.Settings{
 		Name: spec.Name, Prune: spec.Prune, Adopt: spec.Adopt, Take: spec.Conflicts == config.ConflictsTake,
-		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: spec.Mode == config.SinkApply && k.frozen(), HoldAll: k.Lease.Hold,
+		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: e.frozen() != (lease.Note{}), HoldAll: k.Lease.Hold,
 	}, k.Kept, time.Now())
 	e.marks.keys, e.marks.all, e.marks.wake = map[mirror.Key]struct{}{}, true, make(chan struct{}, 1)
 	e.lease = deps.Lease(lease.Options{
@@ -256,8 +256,7 @@ func (e *engine) setTerms(t lease.Terms, pending lease.Note) {
 		e.core.Unrelease() // a person has looked at what was there before the promotion
 	}
 	e.terms, e.pending = t, pending
-	e.core.SetFrozen(e.frozen() != (lease.Note{}))
-	e.core.SetHoldAll(t.Hold)
+	e.core.Set(e.frozen() != (lease.Note{}), t.Hold)
 	e.core.Keys(e.touch)
 }
 

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
+	"meshrelay/sink/lease"
 	"meshrelay/sink/plan"
 	"meshrelay/upstreams/kubernetes/object"
 )
@@ -312,7 +314,7 @@ func TestTheStateIsWrittenAfterItsDirectoryIsThere(t *testing.T) {
 		}
 		w.until("the state is there", func() bool {
 			k, err := load(w.deps.Dir, "dr")
-			return err == nil && k.frozen()
+			return err == nil && cmp.Or(k.Lease.Frozen, k.Pending) != (lease.Note{})
 		})
 	})
 }

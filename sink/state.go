@@ -23,8 +23,6 @@ type kept struct {
 	plan.Kept
 }
 
-func (k kept) frozen() bool { return k.Lease.Frozen != (lease.Note{}) || k.Pending != (lease.Note{}) }
-
 // fileOf returns the path of the state of a sink.
 func fileOf(dir, sink string) string { return filepath.Join(dir, "sink-"+sink+".json") }
 

@@ -120,11 +120,9 @@ func New(s Settings, k Kept, now time.Time) *Core {
 // SetReady tells that all desired objects and all objects of the sink were told. Nothing is deleted before.
 func (c *Core) SetReady(ready bool) { c.ready = ready }
 
-// SetFrozen has nothing be written or deleted.
-func (c *Core) SetFrozen(frozen bool) { c.settings.Frozen = frozen }
-
-// SetHoldAll has every deletion held, or those only that the guard holds by itself.
-func (c *Core) SetHoldAll(hold bool) { c.settings.HoldAll = hold }
+// Set sets whether nothing is written or deleted, and whether every deletion is held, or those only that the guard holds by
+// itself.
+func (c *Core) Set(frozen, holdAll bool) { c.settings.Frozen, c.settings.HoldAll = frozen, holdAll }
 
 // Want sets the digest of what is desired of a key, nil for nothing.
 func (c *Core) Want(key mirror.Key, d *Digest) {
