@@ -84,10 +84,7 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 		keys[r.Key()] = true
 	}
 	a := mirror.NewAggregate()
-	register, err := conflicts.Follow(a, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	register := conflicts.Follow(a, slog.New(slog.DiscardHandler))
 	owners, err := merge.OwnersByName("serve")
 	if err != nil {
 		t.Fatal(err)
@@ -95,13 +92,11 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 	a.SetOwners(owners)
 	a.SetSources(sources)
 	events := make(chan struct{}, 2*len(resources)+1)
-	if err := a.RegisterHandler(func(c mirror.Change) {
+	a.RegisterHandler(func(c mirror.Change) {
 		if c.Visible() {
 			events <- struct{}{}
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	for _, r := range resources {
 		stores[r.Source()].Put(r)
 	}

@@ -73,13 +73,11 @@ func newLeakWorld(s *leakScript, mutant leakMutant, fixed int) *leakWorld {
 		w.stores[name].SetSynced()
 		sources = append(sources, mirror.Source{Name: name, Store: w.stores[name]})
 	}
-	if err := w.agg.RegisterHandler(func(c mirror.Change) {
+	w.agg.RegisterHandler(func(c mirror.Change) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.changed[c.Key] = struct{}{}
-	}); err != nil {
-		panic(err)
-	}
+	})
 	w.agg.SetSources(sources)
 	w.agg.SetPolicies(s.policies, s.others)
 	for t := range leakTenants {

@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"unique"
@@ -20,9 +19,6 @@ type Copy struct {
 	Resource *Resource
 }
 
-// ErrRunning is the error of a registration after Run was called.
-var ErrRunning = errors.New("handlers must be registered before Run")
-
 // Change is a key whose copies may have changed.
 type Change struct {
 	Key Key
@@ -39,13 +35,12 @@ func (c Change) Visible() bool { return !c.Old.Equal(c.New) }
 // Aggregate merges many stores into one read-only view. Where several sources have a key, a Policy decides
 // what is served; without one, First does. Its methods may be called from any goroutine.
 type Aggregate struct {
-	queue *queue
+	queue    *queue
+	handlers []func(Change)
+	panicked []func(Key, *Panic)
 
 	contents // the merged view
-	// mu also guards all below. The handlers do not change after Run was called.
-	running   bool
-	handlers  []func(Change)
-	panicked  []func(Key, *Panic)
+	// mu also guards all below.
 	holders   holders
 	policies  map[Kind]Policy
 	others    Policy // of kinds that are not in policies
@@ -272,37 +267,18 @@ func (a *Aggregate) SourceKinds() []Kind {
 	return slices.Compact(out)
 }
 
-// RegisterHandler adds a handler. It fails with ErrRunning once Run was called. Handlers run in the order of
-// their registration, on the goroutine of Run, and must not block.
-func (a *Aggregate) RegisterHandler(h func(Change)) error {
-	return a.beforeRun(func() { a.handlers = append(a.handlers, h) })
-}
+// RegisterHandler adds a handler, before Run is called. Handlers run in the order of their registration, on the
+// goroutine of Run, and must not block.
+func (a *Aggregate) RegisterHandler(h func(Change)) { a.handlers = append(a.handlers, h) }
 
-// RegisterPanicHandler adds a handler for each panic of a Policy or of a handler. It fails with
-// ErrRunning once Run was called. The handler may run on any goroutine.
-func (a *Aggregate) RegisterPanicHandler(h func(key Key, p *Panic)) error {
-	return a.beforeRun(func() { a.panicked = append(a.panicked, h) })
-}
-
-func (a *Aggregate) beforeRun(register func()) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.running {
-		return ErrRunning
-	}
-	register()
-	return nil
+// RegisterPanicHandler adds a handler for each panic of a Policy or of a handler, before Run is called. It may run
+// on any goroutine.
+func (a *Aggregate) RegisterPanicHandler(h func(key Key, p *Panic)) {
+	a.panicked = append(a.panicked, h)
 }
 
 // Run merges the keys of the queue and calls the handlers, until ctx ends. It is called once.
 func (a *Aggregate) Run(ctx context.Context) error {
-	a.mu.Lock()
-	twice := a.running
-	a.running = true
-	a.mu.Unlock()
-	if twice {
-		return errors.New("mirror: Run was called twice")
-	}
 	batch := make([]change, 0, batchLen)
 	for {
 		a.checkInitial()

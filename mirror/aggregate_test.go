@@ -24,9 +24,7 @@ func newAggregate(ctx context.Context, t *testing.T, names ...string) (*Aggregat
 		sources = append(sources, Source{n, stores[n]})
 	}
 	a.SetSources(sources)
-	if err := a.RegisterHandler(j.handle); err != nil {
-		t.Fatal(err)
-	}
+	a.RegisterHandler(j.handle)
 	start(ctx, t, a.Run)
 	return a, stores, j
 }
@@ -197,9 +195,7 @@ func TestMergedViewAgreesWithAModel(t *testing.T) {
 			}
 		}
 		a.SetSources(sources)
-		if err := a.RegisterHandler(handler); err != nil {
-			rt.Fatal(err)
-		}
+		a.RegisterHandler(handler)
 		// The queue is drained by hand, so that rapid decides on the interleaving.
 		step := func() bool {
 			batch := a.next(make([]change, 0, rapid.IntRange(1, 3).Draw(rt, "batch")))
@@ -258,9 +254,7 @@ func BenchmarkMerge(b *testing.B) {
 	a, east, west := NewAggregate(), NewStore(), NewStore()
 	a.SetSources([]Source{{"east", east}, {"west", west}})
 	told := 0
-	if err := a.RegisterHandler(func(Change) { told++ }); err != nil {
-		b.Fatal(err)
-	}
+	a.RegisterHandler(func(Change) { told++ })
 	two := []*Resource{entry(b, "east", "a", "1.example"), entry(b, "east", "a", "2.example")}
 	west.Put(entry(b, "west", "a", "w"))
 	batch := make([]change, 0, batchLen)
@@ -318,9 +312,7 @@ func TestCaughtUpForgetsAWaiterThatGaveUp(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, store, resume := NewAggregate(), NewStore(), make(chan struct{})
 		a.SetSources([]Source{{"east", store}})
-		if err := a.RegisterHandler(func(Change) { <-resume }); err != nil {
-			t.Fatal(err)
-		}
+		a.RegisterHandler(func(Change) { <-resume })
 		start(ctx, t, a.Run)
 		store.Put(entry(t, "east", "a", "a.example"))
 		late, cancel := context.WithTimeout(ctx, time.Second)
@@ -351,13 +343,11 @@ func TestAStoreThatBeginsWithResourcesServesThem(t *testing.T) {
 	east.SetSynced()
 	west.SetSynced()
 	last := map[string]string{}
-	if err := a.RegisterHandler(func(c Change) {
+	a.RegisterHandler(func(c Change) {
 		if c.Visible() {
 			last[c.New.FullName()] = c.New.Source()
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { a.Run(ctx) }) //nolint:errcheck // it ends with ctx

@@ -65,24 +65,16 @@ func TestPanicOfAHandlerCostsThatEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, store := NewAggregate(), NewStore()
 		var panics []string
-		if err := a.RegisterPanicHandler(func(key Key, p *Panic) { panics = append(panics, key.Name+": "+p.Value+" "+p.Stack) }); err != nil {
-			t.Fatal(err)
-		}
+		a.RegisterPanicHandler(func(key Key, p *Panic) { panics = append(panics, key.Name+": "+p.Value+" "+p.Stack) })
 		fail := func(name string) {
 			if name == "bad" {
 				panic("no")
 			}
 		}
-		if err := a.RegisterHandler(func(c Change) { fail(c.Key.Name) }); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.RegisterHandler(func(c Change) { fail(c.New.Key().Name) }); err != nil {
-			t.Fatal(err)
-		}
+		a.RegisterHandler(func(c Change) { fail(c.Key.Name) })
+		a.RegisterHandler(func(c Change) { fail(c.New.Key().Name) })
 		journal := &journal{}
-		if err := a.RegisterHandler(journal.handle); err != nil {
-			t.Fatal(err)
-		}
+		a.RegisterHandler(journal.handle)
 		a.SetSources([]Source{{Name: "east", Store: store}})
 		go a.Run(t.Context()) //nolint:errcheck // ends with the test
 		store.Put(entry(t, "east", "bad", "bad.example"))

@@ -128,11 +128,8 @@ func newWorldOf(ctx context.Context, t *testing.T, names []string, conflicts str
 	}
 	touch := func(c mirror.Change) { w.touched[c.Key] = true }
 	w.SetSources(w.sources)
-	for _, err := range []error{w.RegisterHandler(handler), w.RegisterHandler(touch)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.RegisterHandler(handler)
+	w.RegisterHandler(touch)
 	go w.Run(ctx) //nolint:errcheck // it returns nil
 	return w
 }
@@ -350,13 +347,11 @@ func TestAggregateHasSyncedWhenGroupsAreResolved_C21(t *testing.T) {
 		a.SetSources([]mirror.Source{{Name: "east", Store: east}, {Name: "west", Store: west}})
 		early := 0
 		// It is asked in the midst of things, as the server does.
-		if err := a.RegisterHandler(func(mirror.Change) {
+		a.RegisterHandler(func(mirror.Change) {
 			if n := len(a.List(entryKind, "")); mirror.IsClosed(a.Synced()) && n != pairs {
 				early++
 			}
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		for i := range pairs {
 			east.Put(copyOf{source: "east", kind: entryKind, name: fmt.Sprintf("e%03d", i), host: i, addr: 1}.build())
 			west.Put(copyOf{source: "west", kind: entryKind, name: fmt.Sprintf("w%03d", i), host: i, addr: 2}.build())

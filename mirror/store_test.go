@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -102,9 +101,7 @@ func TestHandlersSeeTheDifferenceSinceTheirLastEvent(t *testing.T) {
 		a, s := NewAggregate(), NewStore()
 		a.SetSources([]Source{{"east", s}})
 		var all journal
-		if err := a.RegisterHandler(all.handle); err != nil {
-			t.Fatal(err)
-		}
+		a.RegisterHandler(all.handle)
 		r := entry(t, "east", "a", "1.example")
 		s.Put(r)
 		s.Put(entry(t, "east", "b", "1.example"))
@@ -129,9 +126,6 @@ func TestHandlersSeeTheDifferenceSinceTheirLastEvent(t *testing.T) {
 		if got := all.take(); got != "update b from east, delete b" {
 			t.Errorf("told %q", got)
 		}
-		if err := a.RegisterHandler(all.handle); !errors.Is(err, ErrRunning) {
-			t.Errorf("a late handler: %v", err)
-		}
 	})
 }
 
@@ -141,14 +135,12 @@ func TestHandlersRunInOrderAndTheStoreIsAsNew(t *testing.T) {
 		a.SetSources([]Source{{"east", s}})
 		var order []string
 		for _, name := range []string{"first", "second"} {
-			if err := a.RegisterHandler(func(c Change) {
+			a.RegisterHandler(func(c Change) {
 				order = append(order, name)
 				if got := s.Get(c.Key); !got.Equal(c.New) {
 					t.Errorf("told of %s, the store has %s", c.New.Version(), got.Version())
 				}
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 		}
 		start(ctx, t, a.Run)
 		s.Put(entry(t, "east", "a", "1.example"))
@@ -163,9 +155,7 @@ func TestReadersShareWhatWritersReplace(t *testing.T) {
 	a, s := NewAggregate(), NewStore()
 	a.SetSources([]Source{{"east", s}})
 	var events journal
-	if err := a.RegisterHandler(events.handle); err != nil {
-		t.Fatal(err)
-	}
+	a.RegisterHandler(events.handle)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup

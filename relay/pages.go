@@ -24,14 +24,11 @@ func listenerAddress(listeners []config.Listener) string {
 // newPages returns the web pages. conflicts counts the keys and hosts in conflict.
 func (r *Relay) newPages(views admin.Views, debug *admin.Debug, conflicts func() (keys, hosts int)) (*ui.Pages, error) {
 	var changes atomic.Uint64
-	err := r.aggregate.RegisterHandler(func(c mirror.Change) {
+	r.aggregate.RegisterHandler(func(c mirror.Change) {
 		if c.Visible() {
 			changes.Add(1)
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
 	return ui.New(ui.Data{
 		Resources: r.aggregate, Clients: r.server, Upstreams: views.Upstreams, Clusters: r.finder.Status, Explain: debug.Explain, Services: debug.Services,
 		Contests: views.Contests, HostConflicts: views.HostConflicts, Conflicts: conflicts, Apart: debug.Apart,

@@ -87,9 +87,7 @@ func relayOf(t *testing.T, r *registry, pushing func(push func()), merged func(m
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := relay.aggregate.RegisterHandler(merged); err != nil {
-		t.Fatal(err)
-	}
+	relay.aggregate.RegisterHandler(merged)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{

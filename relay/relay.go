@@ -112,10 +112,7 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	merge(r.aggregate)
-	register, err := conflicts.Follow(r.aggregate, r.log)
-	if err != nil {
-		return nil, err
-	}
+	register := conflicts.Follow(r.aggregate, r.log)
 	var kept upstreams.Keeper // stays a nil interface when no state is kept
 	if cfg.State.Dir != "" {
 		options := keeperOptions(cfg.State)
@@ -170,9 +167,7 @@ func New(o Options) (*Relay, error) {
 	r.conditions = newConditions(r)
 	r.follow(cfg)
 	r.followStages()
-	if err := r.pushChanges(); err != nil {
-		return nil, err
-	}
+	r.pushChanges()
 	if r.sinks, err = r.newSinks(); err != nil {
 		return nil, err
 	}
@@ -189,9 +184,9 @@ func New(o Options) (*Relay, error) {
 }
 
 // pushChanges makes the pusher push changes of the merged resources.
-func (r *Relay) pushChanges() error {
+func (r *Relay) pushChanges() {
 	// A view of some upstreams may serve another copy than the one that the merge selects.
-	return r.aggregate.RegisterHandler(func(c mirror.Change) {
+	r.aggregate.RegisterHandler(func(c mirror.Change) {
 		if !r.server.NeedsPushes() {
 			return
 		}

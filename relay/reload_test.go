@@ -31,15 +31,12 @@ func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 		var asking atomic.Bool
 		leave, asks := make(chan struct{}), make(chan struct{}, 100)
 		let := sync.OnceFunc(func() { close(leave) })
-		err = r.aggregate.RegisterHandler(func(c mirror.Change) {
+		r.aggregate.RegisterHandler(func(c mirror.Change) {
 			if c.Visible() && asking.Load() {
 				asks <- struct{}{}
 				<-leave
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		for _, run := range []func(context.Context) error{r.aggregate.Run, r.manager.Run} {

@@ -26,7 +26,8 @@ func (r *Relay) newSinks() (*sink.Set, error) {
 		Lease: func(o lease.Options) sink.Writer { return lease.New(o) },
 	})
 	s.Apply(specs)
-	return s, r.aggregate.RegisterHandler(func(c mirror.Change) { s.Changed(c.Key) })
+	r.aggregate.RegisterHandler(func(c mirror.Change) { s.Changed(c.Key) })
+	return s, nil
 }
 
 // sinksOf returns the sinks of a config with their views.

@@ -379,9 +379,7 @@ func TestTwoWritersForAMomentDoNoHarm(t *testing.T) {
 			deps := w.deps
 			deps.Dir = t.TempDir()
 			other = New(deps)
-			if err := w.aggregate.RegisterHandler(func(c mirror.Change) { other.Changed(c.Key) }); err != nil {
-				t.Fatal(err)
-			}
+			w.aggregate.RegisterHandler(func(c mirror.Change) { other.Changed(c.Key) })
 		})
 		w.many(30)
 		w.start()

@@ -109,16 +109,14 @@ func newWorld(t *testing.T, adjust ...func(*world)) *world {
 	for _, f := range adjust {
 		f(w)
 	}
-	if err := w.aggregate.RegisterHandler(func(c mirror.Change) {
+	w.aggregate.RegisterHandler(func(c mirror.Change) {
 		w.mu.Lock()
 		set := w.set
 		w.mu.Unlock()
 		if set != nil {
 			set.Changed(c.Key)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.aggregate.Run(ctx) }()

@@ -336,9 +336,7 @@ func TestTwoRelaysWithASinkOfOneNameLearnOfEachOther(t *testing.T) {
 				deps.Dir, deps.Relay = t.TempDir(), "r2"
 				set = New(deps)
 				w.Namespace("other", `{}`)
-				if err := w.aggregate.RegisterHandler(func(c mirror.Change) { set.Changed(c.Key) }); err != nil {
-					t.Fatal(err)
-				}
+				w.aggregate.RegisterHandler(func(c mirror.Change) { set.Changed(c.Key) })
 			})
 			w.start().settled()
 			spec := w.spec

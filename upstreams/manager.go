@@ -85,11 +85,12 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 		return nil, err
 	}
 	m.unite()
-	return m, aggregate.RegisterHandler(func(c mirror.Change) {
+	aggregate.RegisterHandler(func(c mirror.Change) {
 		if c.Key.Kind == mirror.MeshConfig && c.Visible() {
 			m.reroot(m.all()...)
 		}
 	})
+	return m, nil
 }
 
 // reroot tells upstreams the root namespace of the MeshConfig that is served.

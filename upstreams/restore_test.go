@@ -43,13 +43,11 @@ func TestWhatIsRestoredIsMergedWhileClientsAndOrdersWaitForTheRest(t *testing.T)
 		t.Fatal(err)
 	}
 	merged := make(chan struct{})
-	if err := aggregate.RegisterHandler(func(c mirror.Change) {
+	aggregate.RegisterHandler(func(c mirror.Change) {
 		if c.Old == nil && c.New != nil {
 			close(merged)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, served, ordered := make(chan error, 2), make(chan error, 1), make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()

@@ -84,9 +84,7 @@ func newWorld(t testing.TB, owners string, sources ...string) *world {
 	a := mirror.NewAggregate()
 	a.SetOwners(by)
 	w := &world{t: t, stores: map[string]*mirror.Store{}}
-	if w.Tracker, err = Follow(a, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
+	w.Tracker = Follow(a, slog.New(slog.DiscardHandler))
 	var of []mirror.Source
 	for _, name := range sources {
 		w.stores[name] = mirror.NewStore()

@@ -31,16 +31,15 @@ type Tracker struct {
 	panics    atomic.Uint64
 }
 
-// Follow returns the Tracker of an Aggregate. It fails once the Aggregate runs.
-func Follow(a *mirror.Aggregate, log *slog.Logger) (*Tracker, error) {
+// Follow returns the Tracker of an Aggregate that does not run yet.
+func Follow(a *mirror.Aggregate, log *slog.Logger) *Tracker {
 	t := &Tracker{keys: NewKeys(time.Now), resources: a, log: log, limit: loglimit.New(logBurst, logEvery)}
 	t.Collector = prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "relay_merge_panics_total", Help: "Panics while a resource was merged, or a handler was called for it.",
 	}, func() float64 { return float64(t.panics.Load()) })
-	if err := a.RegisterPanicHandler(t.panicked); err != nil {
-		return nil, err
-	}
-	return t, a.RegisterHandler(t.update)
+	a.RegisterPanicHandler(t.panicked)
+	a.RegisterHandler(t.update)
+	return t
 }
 
 func (t *Tracker) update(c mirror.Change) {

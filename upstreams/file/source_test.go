@@ -34,7 +34,7 @@ type fileSource struct {
 func startFile(t *testing.T, path string) *fileSource {
 	t.Helper()
 	s := &fileSource{t: t, store: mirror.NewAggregate(), events: make(chan string, 100)}
-	must(t, s.store.RegisterHandler(func(c mirror.Change) {
+	s.store.RegisterHandler(func(c mirror.Change) {
 		switch {
 		case !c.Visible():
 		case c.Old == nil:
@@ -44,7 +44,7 @@ func startFile(t *testing.T, path string) *fileSource {
 		default:
 			s.events <- "update " + c.Key.FullName()
 		}
-	}))
+	})
 	cfg := &config.Config{Upstreams: []config.Upstream{{
 		Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, Source: &Config{Path: path},
 	}}}
