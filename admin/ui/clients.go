@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/admin/view"
 	"meshrelay/downstream"
+	"meshrelay/mirror"
 )
 
 var clientColumns = view.Clients.Pick("Client", "State", "Cluster", "View", "Version", "Protocol", "Types", "NACKs", "Connected", "Address")
@@ -78,18 +79,15 @@ func typeTable(c downstream.ClientStatus, now time.Time) *Table {
 		return level == OK
 	})
 	t := tableOf("Types that the client subscribes to", "It subscribes to nothing yet.", view.ClientTypes, types, maxRows, now,
-		func(w downstream.TypeStatus) string { return "/resources?kind=" + queryOf(kindOfType(w.TypeURL)) })
+		func(w downstream.TypeStatus) string {
+			kind, _, err := mirror.ParseTypeURL(w.TypeURL)
+			if err != nil {
+				return ""
+			}
+			return "/resources?kind=" + queryOf(kind.String())
+		})
 	if len(types) > maxRows {
 		t.Summary = fmt.Sprintf("the first %d of %d types", maxRows, len(types))
 	}
 	return t
-}
-
-// kindOfType returns "group/Kind" of a type URL "group/version/Kind".
-func kindOfType(typeURL string) string {
-	parts := strings.Split(typeURL, "/")
-	if len(parts) != 3 {
-		return typeURL
-	}
-	return parts[0] + "/" + parts[2]
 }
