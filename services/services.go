@@ -29,8 +29,6 @@ const (
 	// rowLimit bounds the lists of a service in an answer about all hosts, maxSteps the work for an answer.
 	rowLimit = 16
 	maxSteps = 5_000_000
-	// maxSimilar bounds the hosts that are suggested.
-	maxSimilar = 8
 )
 
 // Input is what a view has, in any order.
@@ -58,8 +56,6 @@ type Answer struct {
 	Services []Service `json:"services"`
 	// More is the number of hosts that were not looked at, because of the limit.
 	More int `json:"more,omitempty"`
-	// Similar are hosts like that of the query, if it does not exist.
-	Similar []string `json:"similar,omitempty"`
 	// Partial is set if the work was too much: counts and endpoints are incomplete. Ask for one host then.
 	Partial bool `json:"partial,omitempty"`
 }
@@ -133,9 +129,7 @@ func (w *world) answer() (a Answer, err error) {
 			a.Services = append(a.Services, s)
 		}
 		a.More = len(hosts) - len(a.Services)
-	case all == nil:
-		a.Similar = similar(q.Host, slices.Sorted(maps.Keys(w.entries)))
-	default:
+	case all != nil:
 		s := w.describe(host, all)
 		err = s.choose(q.Port)
 		s.clip(q.Limit)
@@ -181,24 +175,6 @@ func (w *world) lookup(host string) (string, []*mirror.Resource) {
 		}
 	}
 	return host, nil
-}
-
-// similar returns hosts that begin with the asked one, have its first label, or a part of it, in this order.
-func similar(asked string, hosts []string) (found []string) {
-	label, _, _ := strings.Cut(asked, ".")
-	for _, like := range []func(string) bool{
-		func(h string) bool { return strings.HasPrefix(h, asked+".") },
-		func(h string) bool { return strings.HasPrefix(h, label+".") },
-		func(h string) bool { return strings.Contains(h, asked) },
-		func(h string) bool { return len(label) > 3 && strings.HasPrefix(h, label[:len(label)-1]) },
-	} {
-		for _, h := range hosts {
-			if like(h) && len(found) < maxSimilar && !slices.Contains(found, h) {
-				found = append(found, h)
-			}
-		}
-	}
-	return found
 }
 
 // describe returns the service of a host that all are the entries of.

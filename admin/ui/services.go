@@ -63,7 +63,7 @@ func (p *Pages) servicePage(r *request) (*Page, error) {
 	case err != nil:
 		return nil, err
 	case len(a.Services) == 0:
-		return nil, notFound("%s", view.NoService(host, a))
+		return nil, notFound("%s", view.NoService(host))
 	}
 	s := a.Services[0]
 	asked := s.Host

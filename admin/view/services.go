@@ -55,11 +55,9 @@ func Service(s services.Service) string {
 }
 
 // NoService returns a sentence about a host that does not exist.
-func NoService(host string, a services.Answer) string {
-	if len(a.Similar) == 0 {
-		return fmt.Sprintf("there is no service %s, and no host like it: \"relay services\" lists all", host)
-	}
-	return fmt.Sprintf("there is no service %s: similar hosts: %s", host, strings.Join(a.Similar, ", "))
+func NoService(host string) string {
+	label, _, _ := strings.Cut(host, ".")
+	return fmt.Sprintf("there is no service %s: \"relay services --search %s\" lists hosts like it", host, words.Word(label))
 }
 
 // PartialServices is shown with services that are not complete.

@@ -69,7 +69,7 @@ it selects in the clusters of the clients are not known to the relay.`,
 		case err != nil:
 			return err
 		case host != "" && len(a.Services) == 0:
-			return errors.New(cliview.Clean(view.NoService(host, a)))
+			return errors.New(cliview.Clean(view.NoService(host)))
 		case a.Partial:
 			cmd.PrintErrln("warning: " + view.PartialServices)
 		}
