@@ -49,7 +49,7 @@ func Disown(ctx context.Context, o Options) (report Report, err error) {
 		if round == rounds {
 			return report, fmt.Errorf("%d objects have the label %s=%s again: find out who sets it, and run the command again", len(found), sinkLabel, r.Sink)
 		}
-		changed, err := r.changeAll(ctx, found, "cleaned", r.clean)
+		changed, err := r.cleanAll(ctx, found)
 		report.Changed += changed
 		if err != nil {
 			return report, err

@@ -183,13 +183,13 @@ func at(field, key string) string {
 	return "/metadata/" + field + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
-// changeAll changes objects by JSON patches. An object that edit returns no operations for stays as it is, and so
-// does one that was deleted or created anew.
-func (r *run) changeAll(ctx context.Context, all []object, verb string, edit func(metav1.ObjectMeta) []operation) (changed int, err error) {
+// cleanAll takes all of the relay off objects, by JSON patches. An object that somebody has made his own stays as it is, and
+// so does one that was deleted or created anew.
+func (r *run) cleanAll(ctx context.Context, all []object) (changed int, err error) {
 	var refused []error
 	last, n := time.Now(), 0
 	for _, o := range all {
-		done, err := r.change(ctx, o, edit)
+		done, err := r.cleanOne(ctx, o)
 		if n++; done {
 			changed++
 		}
@@ -203,7 +203,7 @@ func (r *run) changeAll(ctx context.Context, all []object, verb string, edit fun
 		}
 		if time.Since(last) > 5*time.Second {
 			last = time.Now()
-			r.Tell("%s %d of %d objects", verb, n, len(all))
+			r.Tell("cleaned %d of %d objects", n, len(all))
 		}
 	}
 	if len(refused) > 0 {
@@ -212,8 +212,8 @@ func (r *run) changeAll(ctx context.Context, all []object, verb string, edit fun
 	return changed, nil
 }
 
-// change changes one object, and reports whether it has.
-func (r *run) change(ctx context.Context, o object, edit func(metav1.ObjectMeta) []operation) (changed bool, err error) {
+// cleanOne changes one object, and reports whether it has.
+func (r *run) cleanOne(ctx context.Context, o object) (changed bool, err error) {
 	path, resource := o.Path(o.namespace)+"/"+o.name, o.Plural+"."+o.Kind.Group
 	err = r.try(ctx, func() error {
 		if err := r.guard(ctx); err != nil {
@@ -229,7 +229,7 @@ func (r *run) change(ctx context.Context, o object, edit func(metav1.ObjectMeta)
 		if string(is.UID) != o.uid {
 			return nil
 		}
-		operations := edit(is.ObjectMeta)
+		operations := r.clean(is.ObjectMeta)
 		if len(operations) == 0 {
 			return nil
 		}
