@@ -37,42 +37,11 @@ func (m *Manager) resync(name string, o intake.Order) error {
 	return nil
 }
 
+// participles are those of the orders that are for the intake.
+var participles = map[string]string{"freeze": "frozen", "unfreeze": "unfrozen", "release": "released", "rollback": "rolled back", "serve-without": "no longer waited for"}
+
 // orderHere carries out an order on this relay.
 func (m *Manager) orderHere(ctx context.Context, name, verb string, o intake.Order) (intake.Effect, error) {
-	did := map[string]string{"freeze": "frozen", "unfreeze": "unfrozen", "release": "released", "rollback": "rolled back", "serve-without": "no longer waited for"}[verb]
-	return m.order(ctx, name, o, did, func() (intake.Event, error) {
-		switch {
-		case did == "":
-			return nil, intake.NotPossible("upstream %s: %q is no order", name, verb)
-		case verb == "serve-without":
-			return m.withoutEvent(name, o)
-		case verb == "unfreeze":
-			return intake.Unfreeze{Order: o}, nil
-		case verb == "release" && o.Hold == "" && len(o.Only) == 0 && !o.All:
-			return nil, intake.NotPossible("name what to release of upstream %s: one hold, a part, or all", name)
-		case verb == "release":
-			return intake.Release{Order: o}, nil
-		case verb == "rollback" && m.keeper == nil:
-			return nil, errNoHistory()
-		case verb == "rollback", !o.DryRun:
-			if err := m.flush(ctx); err != nil { // first write the content that is frozen
-				return nil, fmt.Errorf("upstream %s is not %s: %w", name, did, err)
-			}
-		}
-		if verb == "freeze" {
-			return intake.Freeze{Order: o}, nil
-		}
-		records, err := m.keeper.At(name, o.To)
-		if err != nil {
-			return nil, intake.NotPossible("%w", err)
-		}
-		return intake.Rollback{Order: o, Records: records}, nil
-	})
-}
-
-// order passes the event of an order to the intake, and flushes. did is the participle of the order, for
-// errors.
-func (m *Manager) order(ctx context.Context, name string, o intake.Order, did string, do func() (intake.Event, error)) (intake.Effect, error) {
 	if err := o.Check(); err != nil {
 		return intake.Effect{}, err
 	}
@@ -85,7 +54,7 @@ func (m *Manager) order(ctx context.Context, name string, o intake.Order, did st
 	if err != nil {
 		return intake.Effect{}, err
 	}
-	event, err := do()
+	event, err := m.eventOf(ctx, name, verb, o)
 	if err != nil {
 		return intake.Effect{}, err
 	}
@@ -94,9 +63,38 @@ func (m *Manager) order(ctx context.Context, name string, o intake.Order, did st
 		return out.Effect, err
 	}
 	if err := m.flush(ctx); err != nil {
-		return out.Effect, fmt.Errorf("upstream %s is %s, but that is not on disk yet, and would be forgotten by a restart now: %w", name, did, err)
+		return out.Effect, fmt.Errorf("upstream %s is %s, but that is not on disk yet, and would be forgotten by a restart now: %w", name, participles[verb], err)
 	}
 	return out.Effect, nil
+}
+
+// eventOf returns the event of an order.
+func (m *Manager) eventOf(ctx context.Context, name, verb string, o intake.Order) (intake.Event, error) {
+	switch {
+	case participles[verb] == "":
+		return nil, intake.NotPossible("upstream %s: %q is no order", name, verb)
+	case verb == "serve-without":
+		return m.withoutEvent(name, o)
+	case verb == "unfreeze":
+		return intake.Unfreeze{Order: o}, nil
+	case verb == "release" && o.Hold == "" && len(o.Only) == 0 && !o.All:
+		return nil, intake.NotPossible("name what to release of upstream %s: one hold, a part, or all", name)
+	case verb == "release":
+		return intake.Release{Order: o}, nil
+	case verb == "rollback" && m.keeper == nil:
+		return nil, errNoHistory()
+	}
+	if err := m.flush(ctx); err != nil { // first write the content that is frozen
+		return nil, fmt.Errorf("upstream %s is not %s: %w", name, participles[verb], err)
+	}
+	if verb == "freeze" {
+		return intake.Freeze{Order: o}, nil
+	}
+	records, err := m.keeper.At(name, o.To)
+	if err != nil {
+		return nil, intake.NotPossible("%w", err)
+	}
+	return intake.Rollback{Order: o, Records: records}, nil
 }
 
 func (m *Manager) flush(ctx context.Context) error {
