@@ -75,7 +75,9 @@ func (c *conditions) run(ctx context.Context) error {
 		case now := <-rounds.C:
 			on := map[string]bool{}
 			for _, u := range c.relay.config.Load().Upstreams {
-				on[u.Name] = tellsConditions(u)
+				if tellsConditions(u) {
+					on[u.Name] = true
+				}
 			}
 			if len(on) > 0 && c.lease != nil {
 				begin()
