@@ -52,7 +52,7 @@ type replicas struct {
 	ready chan struct{} // closed when the orders were read once, and are in force
 	turn  chan struct{} // has an element while the ConfigMap is read and written, or orders are applied; guards all below
 
-	object  *orders.Object // the ConfigMap, as last read or written
+	object  *orders.Object // the ConfigMap, as last read or written; nil until its orders are in force here
 	roster  orders.Roster
 	known   knownOrders
 	saved   []byte            // what the disk was given of it
@@ -205,12 +205,12 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 	if err != nil {
 		return next, err
 	}
-	r.object = o
 	there, unreadable := orders.Decode(o.Data[orders.Key])
 	if errors.Is(unreadable, orders.ErrNewer) {
 		return next, unreadable
 	}
 	m.take(ctx, m.promoted(there), there)
+	r.object = o
 	now, own := time.Now(), m.report()
 	r.roster.Read(now, o.Data)
 	due := !now.Before(r.roster.Due(own))

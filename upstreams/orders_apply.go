@@ -25,7 +25,8 @@ func (m *Manager) applyOrders(ctx context.Context) {
 	for _, u := range m.all() {
 		name := u.cfg.Name
 		e := r.known.Upstreams[name]
-		did, why := m.applyFreeze(ctx, u.upstream, name, e, served == nil && !u.onDisk)
+		// What others have frozen before this replica was there is not what it has heard since.
+		did, why := m.applyFreeze(ctx, u.upstream, name, e, r.object == nil && served == nil && !u.onDisk)
 		for _, one := range e.Released {
 			is, grown := applyRelease(u.upstream, one, r.known.Until[name+one.ID()])
 			if why = cmp.Or(why, grown); is {
@@ -61,7 +62,7 @@ func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e o
 		u.Tell(intake.Unfreeze{Order: intake.Order{Force: true, Reason: have.Reason}})
 		return true, ""
 	case have == nil || strings.TrimSuffix(have.Order, lacking) != id:
-		o, records := intake.Order{ID: id, Since: e.Frozen.Since, Reason: e.Frozen.Reason, Empty: empty}, []state.Record(nil)
+		o, records := intake.Order{ID: id, Since: e.Frozen.Since, Reason: e.Frozen.Reason, Empty: empty || have != nil && have.Empty}, []state.Record(nil)
 		if e.Frozen.Content != "" {
 			if o.To, records = m.revisionOf(ctx, name, e.Frozen.Content); o.To == 0 {
 				o.ID += lacking

@@ -291,6 +291,59 @@ func TestAReplicaWithoutTheContentOfAFrozenUpstreamHoldsItsClients(t *testing.T)
 	})
 }
 
+// TestAReplicaStaysWithoutContentUntilTheEndOfAFreeze: neither a restart nor the next freeze gives it what was frozen.
+func TestAReplicaStaysWithoutContentUntilTheEndOfAFreeze(t *testing.T) {
+	for _, next := range []string{"rollback", "unfreeze and freeze"} {
+		inWorld(t, 2, func(w *world) {
+			a, b := w.replicas[0], w.replicas[1]
+			w.has(numbered(0, 10)...)
+			w.quiet()
+			a.must("freeze", intake.Order{}, 2, 2)
+			b.losesItsDisk()
+			b.has(numbered(0, 3)...)
+			w.quiet()
+			b.end()
+			if next == "rollback" {
+				b.start()
+				w.quiet()
+				a.must("rollback", intake.Order{To: 1}, 1, 2)
+			} else {
+				a.must("unfreeze", intake.Order{}, 1, 2)
+				a.must("freeze", intake.Order{}, 1, 2)
+				b.start()
+			}
+			await.Settle(10 * time.Minute)
+			if f := b.status().Frozen; !b.waits() || f == nil || !f.Empty {
+				t.Errorf("after %s: waits %v, %+v", next, b.waits(), f)
+			}
+			a.must("unfreeze", intake.Order{}, 2, 2)
+			w.has(numbered(0, 10)...)
+			w.quiet()
+			if w.wantServed(next, 10, 10); b.waits() {
+				t.Errorf("clients wait after the end of %s", next)
+			}
+		})
+	}
+}
+
+func TestAReplicaThatHasHeardAnUpstreamHasItsContent(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		b.west = true
+		b.losesItsDisk()
+		b.has(numbered(0, 10)...)
+		w.quiet()
+		if !b.waits() {
+			t.Fatal("clients do not wait for the other upstream")
+		}
+		a.must("freeze", intake.Order{}, 2, 2)
+		if f := b.status().Frozen; f == nil || f.Empty {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
 func TestAFreezeFromBeforeTheRelayWasOneOfSeveralIsAnOrder(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		a, b := w.replicas[0], w.replicas[1]

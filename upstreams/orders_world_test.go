@@ -178,6 +178,7 @@ type replicaRun struct {
 	aggregate *mirror.Aggregate
 	journal   *events.Journal
 	isCut     bool   // from the ConfigMap
+	west      bool   // it has another upstream, for which clients wait
 	stop      func() // nil: it does not run
 	released  chan error
 }
@@ -193,6 +194,11 @@ func (r *replicaRun) Run(ctx context.Context, feed upstreams.Feed) error {
 		}
 	}
 }
+
+// silent is a source that tells nothing.
+type silent struct{}
+
+func (silent) Run(ctx context.Context, _ upstreams.Feed) error { <-ctx.Done(); return nil }
 
 // Repeat implements upstreams.Repeater.
 func (r *replicaRun) Repeat(bool) {
@@ -228,11 +234,19 @@ func (r *replicaRun) start() {
 		t.Fatal(err)
 	}
 	r.journal = events.New()
-	kind := upstreams.Kind{Config: &scriptedConfig{}, New: func(config.Upstream, upstreams.Env) (upstreams.Source, error) { return r, nil }}
+	kind := upstreams.Kind{Config: &scriptedConfig{}, New: func(u config.Upstream, _ upstreams.Env) (upstreams.Source, error) {
+		if u.ClusterID == "west" {
+			return silent{}, nil
+		}
+		return r, nil
+	}}
 	_, node := xdsConfig()
 	cfg := &config.Config{Node: node, Upstreams: []config.Upstream{
 		{Name: "scripted-east", ClusterID: "east", Guard: r.w.guard, Source: &scriptedConfig{}},
 	}}
+	if r.west {
+		cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: "scripted-west", ClusterID: "west", Source: &scriptedConfig{}, FirstSync: config.FirstSyncWait})
+	}
 	cfg.Downstream.StartupTimeout = config.Duration(30 * time.Second)
 	r.aggregate = mirror.NewAggregate()
 	if r.m, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, r.aggregate, keeper, slog.New(slog.DiscardHandler)); err != nil {
