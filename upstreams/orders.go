@@ -74,6 +74,7 @@ type shownOrders struct {
 type knownOrders struct {
 	orders.State
 	Written orders.State `json:"written"` // what the ConfigMap had when it was last read or written
+	Read    time.Time    `json:"read"`    // when it was last read, or up to a minute before
 	// Until has the end of the time in which a hold may begin that a release is for, zero once it was carried out here.
 	Until map[string]time.Time `json:"until,omitempty"`
 }
@@ -212,6 +213,7 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 	m.take(ctx, m.promoted(there), there)
 	r.object = o
 	now, own := time.Now(), m.report()
+	r.known.Read = now.Truncate(time.Minute)
 	r.roster.Read(now, o.Data)
 	due := !now.Before(r.roster.Due(own))
 	if next = r.known.State; change != nil {
@@ -253,10 +255,10 @@ func (m *Manager) take(ctx context.Context, s, written orders.State) {
 	r := m.replicas
 	now, before, until := time.Now(), r.known, map[string]time.Time{}
 	end := now.Add(releaseWindow)
-	if before.Version == 0 { // what was released before this replica was there is no answer to what it sees later
+	if now.Sub(before.Read) > releaseWindow { // what was released meanwhile is no answer to what this replica sees later
 		end = now
 	}
-	r.known = knownOrders{before.Join(s).Aged(now), written, until}
+	r.known = knownOrders{before.Join(s).Aged(now), written, before.Read, until}
 	for name, e := range r.known.Upstreams {
 		for _, one := range e.Released {
 			until[name+one.ID()] = end

@@ -196,6 +196,38 @@ func TestAReleaseIsOverAfterTenMinutesAndForAReplicaThatKnewNothing(t *testing.T
 	})
 }
 
+// TestAReleaseIsOverForAReplicaThatDidNotHearOfIt for so long, but for a hold that is open then.
+func TestAReleaseIsOverForAReplicaThatDidNotHearOfIt(t *testing.T) {
+	for _, how := range []string{"cut off", "restarted", "restarted at once"} {
+		inWorld(t, 2, func(w *world) {
+			a, b := w.replicas[0], w.replicas[1]
+			w.has(numbered(0, 20)...)
+			await.Settle(2 * time.Minute)
+			a.has()
+			w.quiet()
+			back := func() { b.start() }
+			if how == "cut off" {
+				b.cut(true)
+				back = func() { b.cut(false) }
+			} else {
+				b.end()
+			}
+			a.must("release", intake.Order{All: true}, 1, 2)
+			if how != "restarted at once" {
+				await.Settle(time.Hour)
+			}
+			back()
+			b.has(numbered(0, 20)...)
+			await.Settle(2 * time.Minute)
+			b.has()
+			w.quiet()
+			if is := b.held() == ""; is != (how == "restarted at once") {
+				t.Errorf("%s: released %v", how, is)
+			}
+		})
+	}
+}
+
 // TestWhatHasGrownIsNotReleased: nobody has seen it.
 func TestWhatHasGrownIsNotReleased(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
