@@ -84,7 +84,7 @@ func (m *Manager) eventOf(ctx context.Context, name, verb string, o intake.Order
 	case verb == "rollback" && m.keeper == nil:
 		return nil, errNoHistory()
 	}
-	if err := m.flush(ctx); err != nil { // first write the content that is frozen
+	if err := m.flush(ctx); err != nil && verb == "rollback" { // first write the content that is frozen
 		return nil, fmt.Errorf("upstream %s is not %s: %w", name, participles[verb], err)
 	}
 	if verb == "freeze" {

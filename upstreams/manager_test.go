@@ -372,7 +372,7 @@ func TestOperatorsFreezeUnfreezeAndRollBack(t *testing.T) {
 			t.Errorf("release of nothing: %v", err)
 		}
 		keeper.fail = errors.New("no space left on device")
-		if err := errorOf(r.m.Order(ctx, "east", "freeze", intake.Order{})); err == nil || r.m.Status()[0].Frozen != nil {
+		if err := errorOf(r.m.Order(ctx, "east", "freeze", intake.Order{})); !errors.Is(err, keeper.fail) || r.m.Status()[0].Frozen == nil {
 			t.Errorf("a freeze that is not kept: %v", err)
 		}
 	})

@@ -415,6 +415,28 @@ func TestOrdersThatAreNotOnDiskAreTold(t *testing.T) {
 	})
 }
 
+// TestAFullDiskRefusesNoFreeze: it is in force, and the answer tells that a restart forgets it.
+func TestAFullDiskRefusesNoFreeze(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		a.full = true
+		a.must("freeze", intake.Order{Reason: "INC-1"}, 2, 2)
+		a.must("unfreeze", intake.Order{}, 2, 2)
+		a.cut(true)
+		if _, err := a.order("freeze", intake.Order{Reason: "INC-2"}); !errors.Is(err, errFull) || !strings.Contains(err.Error(), "is frozen, but that is not on disk yet") {
+			t.Error(err)
+		}
+		if f := a.status().Frozen; f == nil || f.Reason != "INC-2" {
+			t.Errorf("%+v", f)
+		}
+		a.cut(false)
+		w.quiet()
+		w.wantFrozen("INC-2")
+	})
+}
+
 // TestAFreezeThatOthersCouldNotEndIsInForceForAll: what they have ordered meanwhile has higher counters, and did not know of it.
 func TestAFreezeThatOthersCouldNotEndIsInForceForAll(t *testing.T) {
 	inWorld(t, 2, func(w *world) {

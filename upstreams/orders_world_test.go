@@ -178,6 +178,7 @@ type replicaRun struct {
 	aggregate *mirror.Aggregate
 	journal   *events.Journal
 	isCut     bool   // from the ConfigMap
+	full      bool   // its disk
 	west      bool   // it has another upstream, for which clients wait
 	stop      func() // nil: it does not run
 	released  chan error
@@ -193,6 +194,22 @@ func (r *replicaRun) Run(ctx context.Context, feed upstreams.Feed) error {
 			feed.Tell(e)
 		}
 	}
+}
+
+// disk is what a replica keeps.
+type disk struct {
+	upstreams.Keeper
+	r *replicaRun
+}
+
+var errFull = errors.New("no space left on device")
+
+// Flush implements upstreams.Keeper.
+func (d disk) Flush(ctx context.Context) error {
+	if d.r.full {
+		return errFull
+	}
+	return d.Keeper.Flush(ctx)
 }
 
 // silent is a source that tells nothing.
@@ -249,7 +266,7 @@ func (r *replicaRun) start() {
 	}
 	cfg.Downstream.StartupTimeout = config.Duration(30 * time.Second)
 	r.aggregate = mirror.NewAggregate()
-	if r.m, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, r.aggregate, keeper, slog.New(slog.DiscardHandler)); err != nil {
+	if r.m, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, r.aggregate, disk{keeper, r}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	r.m.Record(r.journal)
