@@ -20,7 +20,7 @@ const Key, Version = "orders", 1
 
 const (
 	maxBytes    = 768 << 10 // of the encoded orders: a ConfigMap has 1 MiB, and the reports need some of it
-	maxCounter  = 1 << 53   // one can always be added to a counter
+	maxCounter  = 1 << 40   // no orders reach it; a person may have edited them
 	maxReleases = 128       // of an upstream; the oldest are dropped
 	releaseAge  = 24 * time.Hour
 )
@@ -136,8 +136,8 @@ func (s State) Equal(other State) bool {
 func (s State) Encode() (string, error) {
 	s.Version = Version
 	text := textOf(s)
-	if len(text) > maxBytes {
-		return "", fmt.Errorf("the orders have %d bytes, and may have %d: stop all replicas, and remove entries of upstreams that are gone from the ConfigMap and from orders.json in state.dir of each", len(text), maxBytes)
+	if len(text) > maxBytes || s.Counter > maxCounter { // nobody would read it
+		return "", fmt.Errorf("the orders have %d bytes and the counter %d, and may have %d and %d: stop all replicas, and remove entries of upstreams that are gone, and counters that somebody has edited, from the ConfigMap and from orders.json in state.dir of each", len(text), s.Counter, maxBytes, maxCounter)
 	}
 	return text, nil
 }
@@ -147,14 +147,16 @@ func Decode(text string) (s State, err error) {
 	if text == "" {
 		return s, nil
 	}
+	var is struct{ Version int } // the rest may be of other types in a newer one
+	if _ = json.Unmarshal([]byte(text), &is); is.Version > Version {
+		return s, ErrNewer
+	}
 	err = json.Unmarshal([]byte(text), &s)
 	for _, e := range s.Upstreams { // a person may have edited them
 		s.Counter = max(s.Counter, e.Counter)
 	}
 	switch {
 	case err != nil:
-	case s.Version > Version:
-		err = ErrNewer
 	case s.Version < Version || s.Counter > maxCounter:
 		err = errors.New("they have no version, or a counter that is of no order")
 	default:

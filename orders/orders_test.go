@@ -136,7 +136,8 @@ func TestOrdersRoundTrip(t *testing.T) {
 
 func TestAnUnreadableOrNewerTextIsAnError(t *testing.T) {
 	for text, newer := range map[string]bool{
-		"{": false, `{"version":0}`: false, `{"version":2}`: true, fmt.Sprintf(`{"version":1,"upstreams":{"a":{"counter":%d}}}`, uint64(math.MaxUint64)): false,
+		"{": false, `{"version":0}`: false, `{"version":2}`: true, `{"version":2,"upstreams":[]}`: true,
+		`{"upstreams":{"a":{"frozen":{"since":7}}},"version":2}`: true, `{"version":1,"counter":9007199254740992}`: false, fmt.Sprintf(`{"version":1,"upstreams":{"a":{"counter":%d}}}`, uint64(math.MaxUint64)): false,
 	} {
 		if _, err := Decode(text); err == nil || errors.Is(err, ErrNewer) != newer {
 			t.Errorf("%s: %v", text, err)
@@ -147,6 +148,13 @@ func TestAnUnreadableOrNewerTextIsAnError(t *testing.T) {
 	}
 	if s, err := Decode(`{"version":1,"upstreams":{"a":{"counter":7}}}`); err != nil || s.Counter != 7 {
 		t.Errorf("an edited one: %+v, %v", s, err)
+	}
+	if text, err := (State{Counter: maxCounter - 1}).Freeze("east", nil).Encode(); err != nil {
+		t.Error(err)
+	} else if s, err := Decode(text); err != nil {
+		t.Errorf("what is written is not read: %v", err)
+	} else if _, err := s.Freeze("east", nil).Encode(); err == nil || !strings.Contains(err.Error(), "edited") {
+		t.Errorf("what nobody reads is written: %v", err)
 	}
 	large := State{Upstreams: map[string]Entry{}}
 	for i := range 40_000 {

@@ -2,7 +2,6 @@ package upstreams
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -89,10 +88,14 @@ func (m *Manager) Follow(name, process string, store Orders, dir string) {
 	if dir != "" {
 		r.path = filepath.Join(dir, OrdersFile)
 		var known knownOrders
-		if err := owner.ReadJSON(r.path, maxOrders, &known); err == nil && known.Version == orders.Version {
+		err := owner.ReadJSON(r.path, maxOrders, &known)
+		if known.Version > orders.Version {
+			r.path, r.unsaved, err = "", orders.ErrNewer, orders.ErrNewer // the file stays
+		}
+		if err == nil {
 			r.known = known
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			m.log.Warn("orders on disk not read", "err", cmp.Or(err, orders.ErrNewer), "effect", "only those of the ConfigMap are known")
+			m.log.Warn("orders on disk not read", "err", err, "effect", "only those of the ConfigMap are known")
 		}
 	}
 	m.replicas = r

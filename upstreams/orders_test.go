@@ -550,7 +550,7 @@ func TestAHoldThatHasShrunkIsReleasedEverywhere(t *testing.T) {
 // TestOrdersOfANewerVersionAreLeftAsTheyAre: the replica says what to do, and a freeze is in force there meanwhile.
 func TestOrdersOfANewerVersionAreLeftAsTheyAre(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		const newer, cure = `{"version":2}`, "update this replica"
+		const newer, cure = `{"version":2,"upstreams":[]}`, "update this replica"
 		a := w.replicas[0]
 		a.has(numbered(0, 3)...)
 		w.quiet()
@@ -566,5 +566,19 @@ func TestOrdersOfANewerVersionAreLeftAsTheyAre(t *testing.T) {
 		if problems := strings.Join(a.m.OrderProblems(), " "); !strings.Contains(problems, cure) || w.store.text() != newer {
 			t.Errorf("problems %q, orders %q", problems, w.store.text())
 		}
+
+		path := filepath.Join(a.dir, upstreams.OrdersFile)
+		a.end()
+		w.store.set(func() { w.store.data = nil })
+		if err := os.WriteFile(path, []byte(newer), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.start()
+		w.quiet()
+		text, err := os.ReadFile(path)
+		if problems := strings.Join(a.m.OrderProblems(), " "); err != nil || string(text) != newer || !strings.Contains(problems, cure) {
+			t.Errorf("on disk %q, %v, problems %q", text, err, problems)
+		}
+		w.wantFrozen("r")
 	})
 }
