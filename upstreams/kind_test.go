@@ -153,7 +153,13 @@ func (k scriptedKind) Run(ctx context.Context, feed upstreams.Feed) error {
 func entriesNamed(names []string) (out []*mirror.Resource) {
 	for _, text := range names {
 		name, version, _ := strings.Cut(text, "@") // "n00@2": another content
-		body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{name + version + ".example"}})
+		version, address, has := strings.Cut(version, "#") // "n00@2#10.0.0.1": with an endpoint
+		se := &networking.ServiceEntry{Hosts: []string{name + version + ".example"}}
+		if has {
+			se.Ports, se.Resolution = []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}}, networking.ServiceEntry_STATIC
+			se.Endpoints = []*networking.WorkloadEntry{{Address: address}}
+		}
+		body, err := anypb.New(se)
 		if err != nil {
 			panic(err)
 		}

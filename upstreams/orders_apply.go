@@ -64,7 +64,7 @@ func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e o
 	case have == nil || strings.TrimSuffix(have.Order, lacking) != id:
 		o, records := intake.Order{ID: id, Since: e.Frozen.Since, Reason: e.Frozen.Reason, Empty: empty || have != nil && have.Empty}, []state.Record(nil)
 		if e.Frozen.Content != "" {
-			if o.To, records = m.revisionOf(ctx, name, e.Frozen.Content); o.To == 0 {
+			if o.To, records = m.revisionOf(ctx, u, e.Frozen); o.To == 0 {
 				o.ID += lacking
 			}
 		}
@@ -80,9 +80,9 @@ func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e o
 		why = fmt.Sprintf("it is frozen, and this replica has nothing of it: clients wait for \"relay unfreeze %s\", or here for \"relay serve-without %[1]s\"", name)
 	case have.Order == id:
 	case have.Revision != 0:
-		why = fmt.Sprintf("it is at revision %d by an order here, because no revision on this disk has the content of the rollback", have.Revision)
+		why = fmt.Sprintf("it is at revision %d by an order here, because no revision with the content of the rollback was found on this disk", have.Revision)
 	default:
-		why = "it is frozen as it was, because no revision on this disk has the content of the rollback" + m.nearest(name, e.Frozen.Of)
+		why = "it is frozen as it was, because no revision with the content of the rollback was found on this disk" + m.lackingAs(name, e.Frozen.Of)
 	}
 	return did, why
 }
@@ -108,30 +108,37 @@ func applyRelease(u *upstream, one orders.Release, until time.Time) (did bool, w
 	return true, ""
 }
 
-// revisionOf returns the newest revision with a content, 0 for none.
-func (m *Manager) revisionOf(ctx context.Context, upstream, content string) (uint64, []state.Record) {
+// revisionOf returns the revision with the content of a rollback that is nearest to it in time, 0 for none of those that it
+// can look at in searchTime.
+func (m *Manager) revisionOf(ctx context.Context, u *upstream, f *orders.Frozen) (uint64, []state.Record) {
 	if err := m.flush(ctx); err != nil { // first write what is served
-		m.log.Warn("revisions not on disk yet", "upstream", upstream, "err", err)
+		m.log.Warn("revisions not on disk yet", "upstream", u.name, "err", err)
 	}
-	revisions, _ := m.History(upstream) // without history there is none
-	for _, rev := range revisions {
-		if !strings.HasPrefix(content, fmt.Sprint(rev.Resources, "-")) { // most differ in this
-			continue
+	rules, began := m.setupOf(u, nil).rules, time.Now()
+	for _, rev := range m.nearest(u.name, f.Of) {
+		if time.Since(began) > searchTime {
+			break
 		}
-		if records, err := m.keeper.At(upstream, rev.ID); err == nil && intake.ContentOf(records) == content {
+		if records, err := m.keeper.At(u.name, rev.ID); err == nil && rules.ContentOf(records) == f.Content {
 			return rev.ID, records
 		}
 	}
 	return 0, nil
 }
 
-// nearest names the revisions of an upstream that are nearest to a time.
-func (m *Manager) nearest(upstream string, to time.Time) string {
-	revisions, _ := m.History(upstream)
+// nearest returns the revisions of an upstream, the one nearest to a time first.
+func (m *Manager) nearest(upstream string, to time.Time) []state.Revision {
+	revisions, _ := m.History(upstream) // without history there is none
+	slices.SortStableFunc(revisions, func(a, b state.Revision) int { return cmp.Compare(a.Time.Sub(to).Abs(), b.Time.Sub(to).Abs()) })
+	return revisions
+}
+
+// lackingAs tells of the revisions of an upstream that are nearest to a rollback whose content is not here.
+func (m *Manager) lackingAs(upstream string, to time.Time) string {
+	revisions := m.nearest(upstream, to)
 	if len(revisions) == 0 {
 		return ", and it has no history"
 	}
-	slices.SortFunc(revisions, func(a, b state.Revision) int { return cmp.Compare(a.Time.Sub(to).Abs(), b.Time.Sub(to).Abs()) })
 	names := "; nearest to it in time are"
 	for _, rev := range revisions[:min(len(revisions), 3)] {
 		names += fmt.Sprintf(" %d of %s,", rev.ID, rev.Time.UTC().Format(time.RFC3339))
@@ -139,7 +146,10 @@ func (m *Manager) nearest(upstream string, to time.Time) string {
 	return fmt.Sprintf("%s and \"relay rollback %s --to\" takes one for this replica", names, upstream)
 }
 
-const followedTimeout = 6 * time.Second // a replica writes its report each 5 s at most
+const (
+	followedTimeout = 6 * time.Second // a replica writes its report each 5 s at most
+	searchTime      = time.Second     // after it no more revisions are looked at: other orders wait
+)
 
 // orderAll gives an order to all replicas.
 func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Order) (effect intake.Effect, err error) {
@@ -167,7 +177,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	}
 	var change func(orders.State) orders.State
 	if err == nil {
-		change, err = m.changeOf(name, verb, o, holds)
+		change, err = m.changeOf(u, verb, o, holds)
 	}
 	if err != nil {
 		return effect, err
@@ -216,7 +226,7 @@ func (m *Manager) toRelease(name string, o intake.Order, own []string, here bool
 }
 
 // changeOf returns what an order changes. holds are those to release.
-func (m *Manager) changeOf(name, verb string, o intake.Order, holds []string) (func(orders.State) orders.State, error) {
+func (m *Manager) changeOf(u *upstream, verb string, o intake.Order, holds []string) (func(orders.State) orders.State, error) {
 	now := time.Now().UTC().Truncate(time.Second)
 	f := &orders.Frozen{Since: now, Reason: o.Reason}
 	switch verb {
@@ -227,21 +237,21 @@ func (m *Manager) changeOf(name, verb string, o intake.Order, holds []string) (f
 		for _, part := range o.Only {
 			r.Only = append(r.Only, part.String())
 		}
-		return func(s orders.State) orders.State { return s.Release(name, holds, r) }, nil
+		return func(s orders.State) orders.State { return s.Release(u.name, holds, r) }, nil
 	case "rollback":
-		records, err := m.keeper.At(name, o.To)
+		records, err := m.keeper.At(u.name, o.To)
 		if err != nil {
 			return nil, intake.NotPossible("%w", err)
 		}
-		f.Content = intake.ContentOf(records)
-		revisions, _ := m.keeper.History(name)
+		f.Content = m.setupOf(u, nil).rules.ContentOf(records)
+		revisions, _ := m.keeper.History(u.name)
 		for _, rev := range revisions {
 			if rev.ID == o.To {
 				f.Of = rev.Time.UTC().Truncate(time.Second)
 			}
 		}
 	}
-	return func(s orders.State) orders.State { return s.Freeze(name, f) }, nil
+	return func(s orders.State) orders.State { return s.Freeze(u.name, f) }, nil
 }
 
 // reach waits until the order with a counter is in force on all replicas, for a time, and returns on how many it is. failed is

@@ -177,10 +177,12 @@ type replicaRun struct {
 	m         *upstreams.Manager
 	aggregate *mirror.Aggregate
 	journal   *events.Journal
-	isCut     bool   // from the ConfigMap
-	full      bool   // its disk
-	west      bool   // it has another upstream, for which clients wait
-	stop      func() // nil: it does not run
+	isCut     bool          // from the ConfigMap
+	full      bool          // its disk
+	slow      time.Duration // how long its disk takes to read a revision
+	looks     int           // at revisions
+	west      bool          // it has another upstream, for which clients wait
+	stop      func()        // nil: it does not run
 	released  chan error
 }
 
@@ -210,6 +212,13 @@ func (d disk) Flush(ctx context.Context) error {
 		return errFull
 	}
 	return d.Keeper.Flush(ctx)
+}
+
+// At implements upstreams.Keeper.
+func (d disk) At(source string, revision uint64) ([]state.Record, error) {
+	<-time.After(d.r.slow)
+	d.r.looks++
+	return d.Keeper.At(source, revision)
 }
 
 // silent is a source that tells nothing.

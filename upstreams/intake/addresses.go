@@ -34,12 +34,12 @@ func (in *Intake) isRegistry() bool { return in.guard.Profile == config.ProfileR
 
 // isAddressed reports whether the endpoints of a ServiceEntry are addresses. original is its content in the source,
 // nil if that is unknown or the same. relay: it comes from a relay, which has found the endpoints.
-func (in *Intake) isAddressed(r, original *mirror.Resource, relay bool) bool {
+func (im *Rules) isAddressed(r, original *mirror.Resource, relay bool) bool {
 	if r.Kind() != federation.ServiceEntry {
 		return false
 	}
 	original = cmp.Or(original, r)
-	return in.isRegistry() || (in.rules.discovering() || relay) && in.rules.isMade(original) || in.rules.selects(original)
+	return im.cfg.Guard.Profile == config.ProfileRegistry || (im.discovering() || relay) && im.isMade(original) || im.selects(original)
 }
 
 // isMade reports whether the endpoints of a ServiceEntry decide which of its ports are served. original is as in
@@ -176,7 +176,7 @@ func (in *Intake) bare(r, had *mirror.Resource) (*mirror.Resource, error) {
 // follow gives what is served under a key the endpoints of a record, and keeps its config. A new sibling has that of its service.
 func (in *Intake) follow(key, service mirror.Key, rec *record, sc *scope) {
 	served := cmp.Or(in.served.Get(key), in.served.Get(service))
-	if served == nil || !in.isAddressed(rec.resource, rec.original, rec.relayed) {
+	if served == nil || !in.rules.isAddressed(rec.resource, rec.original, rec.relayed) {
 		return
 	}
 	out, err := services.Follow(served, rec.resource, in.isMade(rec.resource, rec.original))
@@ -302,7 +302,7 @@ func (in *Intake) present(records []state.Record) []state.Record {
 	for i := range out {
 		r := out[i].Resource
 		original := cmp.Or(out[i].Original, r)
-		if !in.isAddressed(r, original, in.rules.believed(original)) {
+		if !in.rules.isAddressed(r, original, in.rules.believed(original)) {
 			continue
 		}
 		var err error
@@ -328,5 +328,5 @@ func (in *Intake) sameConfig(old, r *mirror.Resource, o origin) bool {
 	if o.endpoints || o.record == nil {
 		return o.endpoints
 	}
-	return in.isAddressed(r, o.record.original, o.record.relayed) && services.SameConfig(old, r)
+	return in.rules.isAddressed(r, o.record.original, o.record.relayed) && services.SameConfig(old, r)
 }

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"encoding/base32"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"meshrelay/events"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
@@ -239,7 +241,7 @@ func (in *Intake) namedHold() namedHold {
 		if f == nil { // it is served without a record, from the disk or by a rollback
 			f = &record{}
 		}
-		if !in.isAddressed(r, f.original, f.relayed) { // addresses are no part of it
+		if !in.rules.isAddressed(r, f.original, f.relayed) { // addresses are no part of it
 			version = r.Version()
 		}
 		addContent(sum, key, version)
@@ -276,14 +278,27 @@ func (in *Intake) HoldSince(id string) time.Time {
 	return in.held.since
 }
 
-// ContentOf identifies the keys and versions of records, alike on all replicas. It begins with their number and a dash.
-func ContentOf(all []state.Record) string {
+// ContentOf identifies the keys and versions of records, alike on all replicas. Addresses are no part of it, and neither are
+// siblings, which come with them.
+func (im *Rules) ContentOf(all []state.Record) string {
 	all = slices.SortedFunc(slices.Values(all), func(a, b state.Record) int { return mirror.CompareKeys(a.Resource.Key(), b.Resource.Key()) })
 	sum := xxh3.New()
-	for _, r := range all {
-		addContent(sum, r.Resource.Key(), r.Resource.Version())
+	for _, rec := range all {
+		r, original := rec.Resource, cmp.Or(rec.Original, rec.Resource)
+		if r.HasAnnotation(mirror.SiblingAnnotation) {
+			continue
+		}
+		if im.isAddressed(r, original, im.believed(original)) {
+			if im.isMade(original) {
+				r = original // its ports go with the endpoints
+			}
+			if bare, err := services.Without(r); err == nil {
+				r = bare
+			}
+		}
+		addContent(sum, rec.Resource.Key(), r.Version())
 	}
-	return fmt.Sprint(len(all), "-", textOf(sum))
+	return textOf(sum)
 }
 
 // addContent adds a resource to the sum of a content.

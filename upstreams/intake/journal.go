@@ -70,7 +70,7 @@ func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	switch {
 	case o.record != nil && o.record.resource.Equal(r):
 		*out = in.rules.kept(o.scope, o.record)
-	case o.record != nil && o.scope != nil && in.isAddressed(r, o.record.original, o.record.relayed):
+	case o.record != nil && o.scope != nil && in.rules.isAddressed(r, o.record.original, o.record.relayed):
 		// It is frozen, with the endpoints of the record.
 		*out = in.rules.kept(o.scope, o.record)
 		out.Original, out.Resource, out.Hash = cmp.Or(out.Original, out.Resource), r, [16]byte{}
