@@ -75,6 +75,8 @@ func (m *Manager) eventOf(ctx context.Context, name, verb string, o intake.Order
 		return nil, intake.NotPossible("upstream %s: %q is no order", name, verb)
 	case verb == "serve-without":
 		return m.withoutEvent(name, o)
+	case verb == "freeze":
+		return intake.Freeze{Order: o}, nil
 	case verb == "unfreeze":
 		return intake.Unfreeze{Order: o}, nil
 	case verb == "release" && o.Hold == "" && len(o.Only) == 0 && !o.All:
@@ -84,11 +86,8 @@ func (m *Manager) eventOf(ctx context.Context, name, verb string, o intake.Order
 	case verb == "rollback" && m.keeper == nil:
 		return nil, errNoHistory()
 	}
-	if err := m.flush(ctx); err != nil && verb == "rollback" { // first write the content that is frozen
+	if err := m.flush(ctx); err != nil { // first write what is served
 		return nil, fmt.Errorf("upstream %s is not %s: %w", name, participles[verb], err)
-	}
-	if verb == "freeze" {
-		return intake.Freeze{Order: o}, nil
 	}
 	records, err := m.keeper.At(name, o.To)
 	if err != nil {

@@ -351,7 +351,7 @@ func TestOperatorsFreezeUnfreezeAndRollBack(t *testing.T) {
 		}
 		must(errorOf(r.m.Order(ctx, "east", "unfreeze", intake.Order{})))
 		r.awaitServed("ns/a=a2.example@east")
-		if keeper.flushes < 6 {
+		if keeper.flushes < 5 {
 			t.Errorf("%d flushes: a decision would not outlive a restart", keeper.flushes)
 		}
 
