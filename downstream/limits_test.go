@@ -31,6 +31,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/views"
 	"meshrelay/internal/testing/await"
@@ -205,6 +206,13 @@ func TestRequestSizesAreLimited_S25(t *testing.T) {
 	}
 	s.send(req)
 	wantCode(t, s.end(), codes.ResourceExhausted)
+	// A reload does not change it: gRPC keeps the one that it was started with.
+	if err := r.server.Reload(t.Context(), nil, Limits{Limits: admit.Limits{MaxRequestBytes: 8 << 20}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.server.limits.Load().MaxRequestBytes; got != 64<<10 {
+		t.Errorf("after a reload it is %d bytes", got)
+	}
 }
 
 func TestLargeResumeIsTaken_S18(t *testing.T) {

@@ -45,6 +45,7 @@ func (s *Server) Reload(ctx context.Context, all []views.View, limits Limits, ch
 	}
 	s.rules = rs
 	complete := limits.complete()
+	complete.MaxRequestBytes = s.limits.Load().MaxRequestBytes // gRPC's limit stays, too
 	s.limits.Store(complete)
 	s.admission.SetLimits(&complete.Limits)
 	if stay, ended := s.moveClients(s.matchAgain); ended > 0 {
