@@ -82,18 +82,8 @@ func (s *Server) enter(c *conn) (err error) {
 // open has a stream admitted as one of what its client has proven by now.
 func (s *Server) open(c *conn) (err error) {
 	proven := !c.who.IsZero()
-	c.use, err = s.admission.Open(c.ctx, peerKey(c.who, c.peer.Addr), proven, s.numberOf(c.listener), s.overloaded(proven))
+	c.use, err = s.admission.Open(c.ctx, peerKey(c.who, c.peer.Addr), proven, c.listener.number, s.overloaded(proven))
 	return err
-}
-
-// numberOf returns the number of a listener.
-func (s *Server) numberOf(l *Listener) int {
-	for i := range s.cfg.Listeners {
-		if &s.cfg.Listeners[i] == l {
-			return i
-		}
-	}
-	return 0
 }
 
 // peerKey returns the name of a stream's peer in the counts: its identity or its address.
@@ -112,7 +102,7 @@ func (s *Server) Shed() {
 	for _, c := range s.connections() {
 		p := c.use.Peer
 		byPeer[p] = append(byPeer[p], c)
-		if most == nil || most.Proven() && !p.Proven() || most.Proven() == p.Proven() && len(byPeer[p]) > len(byPeer[most]) {
+		if most == nil || most.Proven && !p.Proven || most.Proven == p.Proven && len(byPeer[p]) > len(byPeer[most]) {
 			most = p
 		}
 	}
@@ -152,7 +142,7 @@ func (s *Server) forget(c *conn) {
 	if c.expiry != nil {
 		c.expiry.Stop()
 	}
-	c.use.Close(s.overloaded(c.use.Proven()) != nil)
+	c.use.Close(s.overloaded(c.use.Proven) != nil)
 }
 
 // beginnings are the response headers of streams. All streams share them, and nobody changes them.

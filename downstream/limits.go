@@ -63,11 +63,11 @@ func (u *usage) keep(p *admit.Peer, was, is subscription.Usage, l *Limits) error
 		what     string
 		why      refusal.Reason
 	}{
-		{is.Names > was.Names, of.Names, l.MaxNamesPerPeer, "resource names of " + p.Key(), refusal.Names},
+		{is.Names > was.Names, of.Names, l.MaxNamesPerPeer, "resource names of " + p.Name, refusal.Names},
 		{is.Names > was.Names, all.Names, l.MaxNames, "resource names of all clients", refusal.Names},
-		{is.NameBytes > was.NameBytes, of.NameBytes, l.MaxNameBytesPerPeer, "bytes of resource names of " + p.Key(), refusal.Names},
+		{is.NameBytes > was.NameBytes, of.NameBytes, l.MaxNameBytesPerPeer, "bytes of resource names of " + p.Name, refusal.Names},
 		{is.NameBytes > was.NameBytes, all.NameBytes, l.MaxNameBytes, "bytes of resource names of all clients", refusal.Names},
-		{is.Versions > was.Versions, of.Versions, l.MaxVersionBytes * 3 / 4, "bytes of resource versions of " + p.Key(), refusal.Versions},
+		{is.Versions > was.Versions, of.Versions, l.MaxVersionBytes * 3 / 4, "bytes of resource versions of " + p.Name, refusal.Versions},
 		{is.Versions > was.Versions, all.Versions, l.MaxVersionBytes, "bytes of resource versions that wait to be compared", refusal.Versions},
 	} {
 		if b.grown && b.of > b.most {

@@ -45,6 +45,8 @@ type Listener struct {
 	View string
 	// Debug is DebugOff (default), DebugLoopback or DebugVerified: the clients that may request debug types.
 	Debug string
+
+	number int // its place in Config.Listeners
 }
 
 // requestBytes returns the largest size of a request. It is larger where clients must have a certificate.
@@ -86,6 +88,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 	}()
 	for i := range s.cfg.Listeners {
 		cfg := &s.cfg.Listeners[i]
+		cfg.number = i
 		auth, err := newAuthenticator(cfg.TLS)
 		if err != nil {
 			return opened, fmt.Errorf("downstream.listeners[%d].tls: listener %s: %w", i, cfg.Address, err)

@@ -39,7 +39,7 @@ func (s *Server) Peers() (out []PeerStatus) {
 	s.admission.Each(func(p *admit.Peer, connections, streams, bytes int) {
 		w := &p.Work
 		out = append(out, PeerStatus{
-			Peer: p.Key(), Identified: p.Proven(), Connections: connections, Streams: streams, Opened: w.Opened.Load(), RequestBytes: bytes,
+			Peer: p.Name, Identified: p.Proven, Connections: connections, Streams: streams, Opened: w.Opened.Load(), RequestBytes: bytes,
 			Requests: w.Requests.Load(), Delayed: w.Delayed.Load(),
 			Rejected: w.Rejected.Load(), Responses: w.Responses.Load(), Bytes: w.Bytes.Load(), Names: p.Kept.Names, NameBytes: p.Kept.NameBytes,
 		})

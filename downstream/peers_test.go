@@ -142,7 +142,7 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 		r.server.views.mu.Lock()
 		defer r.server.views.mu.Unlock()
 		r.server.admission.Each(func(p *admit.Peer, _, _, _ int) {
-			if p.Key() == "127.0.0.1" {
+			if p.Name == "127.0.0.1" {
 				n = p.Views
 			}
 		})
@@ -166,7 +166,7 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 	r.stop()
 	r.server.admission.Each(func(p *admit.Peer, connections, streams, bytes int) {
 		if p.Views != 0 || connections != 0 || streams != 0 || bytes != 0 {
-			t.Errorf("%s has %d views, %d connections and %d streams at the end", p.Key(), p.Views, connections, streams)
+			t.Errorf("%s has %d views, %d connections and %d streams at the end", p.Name, p.Views, connections, streams)
 		}
 	})
 }

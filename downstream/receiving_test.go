@@ -2,11 +2,14 @@ package downstream
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +20,7 @@ import (
 
 	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/testing/await"
 )
 
 // grpcMessage returns a gRPC message of that size.
@@ -57,22 +61,65 @@ func TestNothingIsHeldOfRequestsThatWereReceived(t *testing.T) {
 	})
 }
 
-// TestLargeRequestThatDoesNotEndIsCutOff: it takes room that others wait for.
-func TestLargeRequestThatDoesNotEndIsCutOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := startInMemory(t, true)
-		conn, f := rawStream(t, r)
-		if err := f.WriteData(1, false, grpcMessage(1 << 20)[:12<<10]); err != nil {
+// TestStreamsOfOneConnectionLeaveNothingHeld: two that stay and are sent changes, and others that come and go.
+func TestStreamsOfOneConnectionLeaveNothingHeld(t *testing.T) {
+	r := startRelay(t, true)
+	conn := r.dial()
+	open := func() *deltaStream {
+		ctx, cancel := context.WithCancel(t.Context())
+		s, err := conn.DeltaAggregatedResources(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
-		r.eventually(t, "it counts", func() bool { _, _, bytes := r.taken(); return bytes > 0 })
-		began := time.Now()
-		if _, err := io.Copy(io.Discard, conn); err != nil && errors.Is(err, net.ErrClosed) {
-			t.Error(err)
+		d := newStream(t, s, cancel)
+		d.send(subscribeDelta(seV1))
+		d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: d.next().Nonce})
+		return d
+	}
+	stay := []*deltaStream{open(), open()}
+	for i := range 300 {
+		open().cancel()
+		if i%10 == 0 {
+			r.put(se("shop", "a", strings.Repeat("x", 100_000)+strconv.Itoa(i)))
+			for _, d := range stay {
+				d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: d.next().Nonce})
+			}
 		}
-		if took := time.Since(began); took > 31*time.Second {
-			t.Errorf("it was cut off after %v", took)
+	}
+	r.eventually(t, "nothing is held", func() bool {
+		connections, streams, bytes := r.taken()
+		return connections == 1 && streams == 2 && bytes == 0
+	})
+}
+
+// TestLargeRequestThatDoesNotEndIsCutOff where others wait for its room.
+func TestLargeRequestThatDoesNotEndIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.MaxRequestBytes = 4 << 20 })
+		send := func() {
+			_, f := rawStream(t, r)
+			err := f.WriteData(1, false, grpcMessage(2 << 20)[:16<<10])
+			for opened := false; !opened && err == nil; {
+				var frame http2.Frame
+				frame, err = f.ReadFrame()
+				update, ok := frame.(*http2.WindowUpdateFrame)
+				opened = ok && update.StreamID == 1
+			}
+			for range 60 {
+				err = errors.Join(err, f.WriteData(1, false, make([]byte, 16<<10)))
+			}
+			if err != nil {
+				t.Error(err)
+			}
 		}
+		for range 12 {
+			send()
+		}
+		await.Settle(31 * time.Second)
+		if n := r.connections(); n != 12 {
+			t.Errorf("%d connections are left, and nobody waits", n)
+		}
+		send()
 		wantRefused(t, r, refusal.Receiving, 1)
 	})
 }

@@ -45,7 +45,7 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 		abuse func(r *relay) *deltaStream
 	}{
 		{"streams", refusal.Streams, codes.ResourceExhausted, "1 streams of all clients are open, no more are served at once (downstream.maxStreams)",
-			func(c *Config) { c.MaxStreams = 1 }, func(r *relay) *deltaStream { return r.deltaBy("a") }},
+			func(c *Config) { c.MaxStreams = 1 }, func(r *relay) *deltaStream { return r.delta(r.from("127.0.0.2")) }},
 		{"overload", refusal.Overload, codes.ResourceExhausted, "91 % of the memory limit is in use",
 			nil, func(r *relay) *deltaStream {
 				overloaded.Store(true)
@@ -181,7 +181,7 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 		good := r.delta()
 		good.send(subscribeDelta(seV1))
 		good.next()
-		dial := func() net.Conn { return r.raw("127.0.0.1") }
+		dial := func() net.Conn { return r.raw("127.0.0.2") }
 		held := []net.Conn{dial(), dial()}
 		r.eventually(t, "they are in", func() bool { return r.connections() == 3 })
 		before := runtime.NumGoroutine() // those of the last one may not run yet

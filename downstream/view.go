@@ -167,7 +167,7 @@ func (vs *viewSet) room(v *view, who viewer) error {
 	case who.peer != nil && (v == nil || v.peers[who.seat] == 0) && who.peer.Views >= who.maxViews:
 		return refusal.New(refusal.Views, codes.ResourceExhausted,
 			"streams of %s have %d views, clusters and control plane revisions, no more of one peer are served at once; try again later",
-			who.peer.Key(), who.peer.Views)
+			who.peer.Name, who.peer.Views)
 	}
 	return nil
 }

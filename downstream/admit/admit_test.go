@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"meshrelay/downstream/refusal"
@@ -82,7 +84,7 @@ func TestASlowHandshakeGivesItsPlaceToANewConnection(t *testing.T) {
 				t.Error("a slow handshake keeps its place")
 			}
 		}
-		if c, _ := a.from(t, 9, 0); c != nil || a.byKey["127.0.0.1"].conns != 1 || a.byKey["127.0.0.9"].conns != 3 || a.all.conns != 4 || a.handshaking != 3 {
+		if c, _ := a.from(t, 9, 0); c != nil || a.byKey["127.0.0.1"].conns != 1 || a.byKey["127.0.0.9"].conns != 3 || a.all.conns != 4 {
 			t.Errorf("%d connections", a.all.conns)
 		}
 		first.Close()
@@ -90,7 +92,7 @@ func TestASlowHandshakeGivesItsPlaceToANewConnection(t *testing.T) {
 			t.Errorf("%d connections after one has left", a.all.conns)
 		}
 		first.streams.Add(-1)
-		if a.Shut(false); a.all.conns != 0 || a.handshaking != 0 {
+		if a.Shut(false); a.all.conns != 0 || len(a.conns) != 0 {
 			t.Errorf("%d connections after the end", a.all.conns)
 		}
 		if c, _ := a.from(t, 9, 0); c != nil {
@@ -111,8 +113,8 @@ func TestIdleConnectionsLeavePlacesForThoseWithAnIdentity(t *testing.T) {
 				c.streams.Add(1)
 			}
 		}
-		if a.unproven.conns != 80 || a.handshaking != 40 || refused.of(refusal.Connections) != 60 {
-			t.Errorf("%d idle ones, %d handshakes, refused %v", a.unproven.conns, a.handshaking, refused.of(refusal.Connections))
+		if a.unproven.conns != 80 || a.unknown.conns != 120 || refused.of(refusal.Connections) != 60 {
+			t.Errorf("%d idle ones, %d handshakes, refused %v", a.unproven.conns, a.unknown.conns-a.unproven.conns, refused.of(refusal.Connections))
 		}
 		await.Pass(slowHandshake + time.Second)
 		for i := range 80 {
@@ -123,6 +125,66 @@ func TestIdleConnectionsLeavePlacesForThoseWithAnIdentity(t *testing.T) {
 		}
 		if a.all.conns != 160 || a.unproven.conns != 80 {
 			t.Errorf("%d connections, %d without an identity", a.all.conns, a.unproven.conns)
+		}
+	})
+}
+
+// TestHandshakesOfOneAddressGiveTheirPlacesToThoseOfOthers: however young they are.
+func TestHandshakesOfOneAddressGiveTheirPlacesToThoseOfOthers(t *testing.T) {
+	a, _ := counting(Limits{MaxConnections: 160}, Listener{Identifies: true})
+	for i := range 80 {
+		c, _ := a.from(t, 1+i%2, 0)
+		c.prove("")
+		c.streams.Add(1)
+	}
+	for i := range 50 {
+		honest, _ := a.from(t, 9, 0)
+		for j := range 80 {
+			a.from(t, 1+j%2, 0)
+		}
+		if honest == nil || honest.closed || honest.prove(fmt.Sprint("spiffe://a/", i)) != "" {
+			t.Fatalf("connection %d with an identity is refused", i)
+		}
+	}
+}
+
+// TestOnlyAConnectionWhosePlaceIsOfUseLosesIt.
+func TestOnlyAConnectionWhosePlaceIsOfUseLosesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := func(a *Admission, last, listener, streams int, identity string) *conn {
+			c, _ := a.from(t, last, listener)
+			c.prove(identity)
+			c.streams.Add(int32(streams))
+			return c
+		}
+		kept := func(what string, a *Admission, idle *conn, last int, want refusal.Reason, refused *reasons) {
+			if c, _ := a.from(t, last, 0); c != nil || idle.closed || refused.of(want) != 1 {
+				t.Errorf("%s: a connection is let in, or closed: %v", what, refused.n)
+			}
+		}
+		one, refusedOne := counting(Limits{MaxConnections: 16}, Listener{})
+		two, refusedTwo := counting(Limits{MaxConnections: 16}, Listener{}, Listener{})
+		known, refusedKnown := counting(Limits{MaxConnections: 4}, Listener{Identifies: true})
+		idle, other, proven := in(one, 2, 0, 0, ""), in(two, 3, 1, 0, ""), in(known, 1, 0, 0, "a")
+		for i := range 12 {
+			in(one, 1, 0, 1, "")
+			in(two, 1+i/6, 0, 1, "")
+			if i < 3 {
+				in(one, 3, 0, 1, "")
+				in(known, 2, 0, 1, "b")
+			}
+		}
+		await.Pass(slowHandshake + time.Second)
+		kept("its peer has its own part", one, idle, 1, refusal.Peer, refusedOne)
+		kept("it is of another listener", two, other, 9, refusal.Connections, refusedTwo)
+		kept("it has proven an identity", known, proven, 9, refusal.Connections, refusedKnown)
+		ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: Info{conn: idle}})
+		Handler{}.HandleRPC(ctx, &stats.Begin{})
+		Handler{}.HandleRPC(ctx, &stats.End{})
+		kept("its last stream has just ended", one, idle, 9, refusal.Connections, refusedOne)
+		await.Pass(slowHandshake + time.Second)
+		if c, _ := one.from(t, 2, 0); c == nil || !idle.closed || one.byKey["127.0.0.2"] != c.peer {
+			t.Error("a connection is refused, or counts for a peer that was forgotten")
 		}
 	})
 }
@@ -138,7 +200,8 @@ func TestOneIdentityHasAPartOfTheConnections(t *testing.T) {
 }
 
 // TestBytesOfRequestsAreBounded: those that a connection has brought since its last complete request, however small the
-// frames. A connection waits for room, and is closed if there is none in time, or if its request does not end.
+// frames. A connection waits for room, and is closed if there is none in time, or if its request does not end and others
+// wait.
 func TestBytesOfRequestsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, refused := counting(Limits{MaxRequestBytes: 1 << 20}, Listener{}, Listener{})
@@ -187,13 +250,39 @@ func TestBytesOfRequestsAreBounded(t *testing.T) {
 		if waited == 0 || waited == 30 {
 			t.Errorf("%d connections were closed that waited", waited)
 		}
-		await.Pass(requestTime + time.Second)
-		synctest.Wait()
-		if open, held := a.sums(); held > 16<<10 || open > 3 {
-			t.Errorf("%d connections with %d bytes are left", open, held)
+		await.Settle(requestTime)
+		waited = refused.of(refusal.Receiving)
+		await.Settle(requestTime)
+		if n := refused.of(refusal.Receiving); n != waited {
+			t.Errorf("%d connections were closed, and nobody waits for room", n-waited)
+		}
+		send(20, 0, 1<<20)
+		await.Settle(2 * time.Second)
+		if c := send(21, 0, 1<<20); c.held.Load() != 1<<20 || refused.of(refusal.Receiving) == waited {
+			t.Errorf("others wait, %d bytes of one have room, and %d connections were closed", c.held.Load(), refused.of(refusal.Receiving)-waited)
 		}
 		a.Shut(true)
 		synctest.Wait()
+	})
+}
+
+// TestAClosedConnectionDoesNotWaitForRoom.
+func TestAClosedConnectionDoesNotWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := counting(Limits{MaxRequestBytes: 1}, Listener{})
+		var conns []*conn
+		for range 2 {
+			c, _ := a.from(t, 1, 0)
+			c.prove("")
+			conns = append(conns, c)
+		}
+		conns[0].take(heldLeast * 3 / 4)
+		began := time.Now()
+		time.AfterFunc(time.Second/2, func() { conns[1].Close() })
+		conns[1].take(heldLeast)
+		if took := time.Since(began); took != time.Second/2 {
+			t.Errorf("it has waited for %v", took)
+		}
 	})
 }
 
@@ -204,21 +293,84 @@ func TestRequestsOfOtherStreamsDoNotHideWhatAConnectionHolds(t *testing.T) {
 	c, _ := a.from(t, 1, 0)
 	c.prove("")
 	c.streams.Add(2)
-	c.take(100 << 10)
-	for range 100 {
-		c.take(100)
-		c.complete(60)
+	c.take(1 << 20)
+	for _, c.record = range []int{0, recordAround} { // many in one record
+		for range 20_000 {
+			c.take(69)
+			c.complete(60)
+		}
 	}
-	if got := c.held.Load(); got < 80<<10 || a.all.bytes < 80<<10-freeBytes {
+	if got := c.held.Load(); got < 1<<20-300<<10 || a.all.bytes < 1<<20-300<<10-freeBytes {
 		t.Errorf("%d bytes are held, %d count", got, a.all.bytes)
 	}
 	c.streams.Add(-1)
 	c.complete(60)
-	if c.held.Load() != 0 || a.all.bytes != 0 || c.late != nil {
+	if c.held.Load() != 0 || a.all.bytes != 0 {
 		t.Errorf("%d bytes are held, %d count", c.held.Load(), a.all.bytes)
 	}
 	if n := testing.AllocsPerRun(100, func() { c.take(200); c.complete(150) }); n != 0 {
 		t.Errorf("%v allocations for an acknowledgement", n)
+	}
+}
+
+// sink is a connection that takes whatever is written.
+type sink struct{ net.Conn }
+
+func (sink) Write(b []byte) (int, error) { return len(b), nil }
+
+// TestWhatIsBesideRequestsDoesNotCount: however long honest clients go on.
+func TestWhatIsBesideRequestsDoesNotCount(t *testing.T) {
+	const mb = 1 << 20
+	for _, around := range []int{0, recordAround} {
+		a, _ := counting(Limits{}, Listener{})
+		c, _ := a.from(t, 1, 0)
+		c.prove("")
+		c.Conn, c.record = sink{c.Conn}, around
+		ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: Info{conn: c}})
+		note := func(event stats.RPCStats) { Handler{}.HandleRPC(ctx, event) }
+		frame := func(content int) { c.take(content + frameHead + around) }
+		send := func(bytes int) {
+			for left := bytes; left > 0; left -= 16 << 10 {
+				frame(min(left, 16<<10))
+			}
+			note(&stats.InPayload{WireLength: bytes})
+		}
+		read := func(bytes int) {
+			for buffer := make([]byte, 16<<10); bytes > 0; bytes -= len(buffer) {
+				_, _ = c.Write(buffer)
+				frame(4) // a window of the connection, and of the stream
+				frame(4)
+			}
+		}
+		rests := func(what string) {
+			if held := c.held.Load(); held > freeBytes/2 || a.all.bytes > 0 {
+				t.Errorf("%s: %d bytes are held, %d count", what, held, a.all.bytes)
+			}
+		}
+		note(&stats.Begin{})
+		read(80 * mb)
+		rests("one large response")
+		note(&stats.Begin{})
+		for range 1000 {
+			frame(90)
+			note(&stats.InHeader{WireLength: 90})
+			note(&stats.Begin{})
+			send(200)
+			frame(4)
+			note(&stats.End{})
+		}
+		rests("streams that come and go beside two that stay")
+		for range 400 {
+			for range 2 {
+				read(mb)
+				send(100)
+			}
+		}
+		rests("changes of 1 MB, acknowledged by two streams")
+		for range 50 {
+			send(3 * mb)
+		}
+		rests("large requests beside an idle stream")
 	}
 }
 

@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"maps"
 	"math"
 	"net"
 	"slices"
@@ -19,13 +20,14 @@ import (
 const (
 	// slowHandshake is how long a connection may have no stream where others need its place.
 	slowHandshake = 3 * time.Second
-	// freeBytes is how many bytes of a request that is not complete a connection may bring uncounted: acknowledgements
+	// freeBytes is how many bytes of requests that are not complete a connection may bring uncounted: acknowledgements
 	// and most first requests.
 	freeBytes = 8 << 10
-	// besideMessage is what a message brings in addition to its bytes, in bytes: the heads of frames and records.
-	besideMessage = 64
-	// bytesWait is how long a connection waits for room for its bytes. requestTime is how long a request may take that
-	// is larger than freeBytes. After either time, the relay closes the connection.
+	// frameHead and recordAround are what frames, and records of TLS, bring beside their content, in bytes. reset is the
+	// frame that ends a stream. Besides, a client sends a byte for each perByte of a large request, and of what it reads.
+	frameHead, recordAround, reset, perByte = 9, 29, 13, 180
+	// bytesWait is how long a connection waits for room for its bytes, and is then closed. requestTime is how long a
+	// request may take that is larger than freeBytes where others wait for room.
 	bytesWait   = 10 * time.Second
 	requestTime = 30 * time.Second
 )
@@ -53,91 +55,101 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// conn is a connection that enter has added. It counts the bytes that it has brought since the last request that was
-// complete: so many gRPC may hold for it.
+// conn is a connection that enter has added. It counts the bytes that it has brought and that gRPC may hold: with one
+// stream, those since its last complete request. With more they are those that are in no complete request, and what is
+// beside requests is forgiven by what else the client does: frames around what is complete, answers to what it reads.
 type conn struct {
 	net.Conn
 	admission *Admission
 	listener  int
-	since     time.Time
+	record    int // recordAround, with TLS
 	streams   atomic.Int32
 	held      atomic.Int64 // bytes
 
 	// admission.mu guards all below.
 	peer    *Peer
 	scopes  []*scope
-	ready   bool // the handshake has ended
+	since   time.Time // of the last of: connected, handshake ended, last stream ended
+	ready   bool      // the handshake has ended
 	closed  bool
-	counted int         // bytes of held above freeBytes that scopes count
-	late    *time.Timer // runs while some count
+	waits   bool      // for room
+	counted int       // bytes of held above freeBytes that scopes count
+	late    time.Time // when they have counted for requestTime
 }
 
 // enter adds a connection. Over a limit, or after Shut, it closes the connection and returns nil. An old connection
 // without a stream gives its place to a new one.
 func (a *Admission) enter(nc net.Conn, listener int) *conn {
 	c := &conn{Conn: nc, admission: a, listener: listener, since: time.Now()}
-	var slow *conn
 	a.mu.Lock()
 	c.peer = a.peer(peerkey.Of(nc.RemoteAddr()), false)
 	to := a.scopes(c.peer, listener)
 	if a.unproven != nil { // the handshake tells whether it is one of them
 		to = slices.Delete(to, 1, 2)
 	}
-	shut, why := a.shut, a.refuses(to)
-	if !shut && why == refusal.Connections {
-		if slow = a.slowest(); slow != nil {
-			a.remove(slow)
-			why = a.refuses(to)
-		}
-	}
-	if shut || why != "" {
+	why, slow := a.refuses(to)
+	if why != "" || a.shut {
 		a.forget(c.peer, false)
-	} else {
-		a.conns[c] = struct{}{}
-		a.handshaking++
-		c.move(to)
+		a.mu.Unlock()
+		a.turnAway(nc, why)
+		return nil
+	}
+	a.conns[c] = struct{}{}
+	c.peer.handshaking++
+	c.move(to)
+	if slow != nil { // after c counts: its peer may be the same
+		a.remove(slow)
+		defer a.turnAway(slow, refusal.Connections)
 	}
 	a.mu.Unlock()
-	if slow != nil {
-		slow.Close()
-		a.refused(slow.RemoteAddr(), refusal.Connections)
-	}
-	if !shut && why == "" {
-		return c
-	}
-	nc.Close()
-	if !shut {
-		a.refused(nc.RemoteAddr(), why)
-	}
-	return nil
+	return c
 }
 
-// refuses returns why a new connection is refused, empty if it is not. The caller holds mu.
-func (a *Admission) refuses(scopes []*scope) refusal.Reason {
-	most := a.limits.Load().MaxConnections
-	switch over(scopes, connections, most) {
-	case nil:
-		if a.unproven == nil || a.unproven.conns+a.handshaking < max(1, most*ofHandshaking/whole) {
-			return ""
-		}
-	case scopes[0]:
-		return refusal.Peer
+func (a *Admission) turnAway(c net.Conn, why refusal.Reason) {
+	c.Close()
+	if why != "" {
+		a.refused(c.RemoteAddr(), why)
 	}
-	return refusal.Connections
+}
+
+// refuses returns why a new connection is refused, empty if it is not, and which one gives it its place, nil for none.
+// The caller holds mu.
+func (a *Admission) refuses(to []*scope) (refusal.Reason, *conn) {
+	most := a.limits.Load().MaxConnections
+	full := over(to, connections, most)
+	switch {
+	case full == nil:
+		return "", nil
+	case full == to[0]:
+		return refusal.Peer, nil
+	case full.conns == full.of(most): // else it was lowered, and one place is not enough
+		if slow := a.slowest(full); slow != nil {
+			return "", slow
+		}
+	}
+	return refusal.Connections, nil
 }
 
 func connections(s *scope) int { return s.conns }
 
-// slowest returns the oldest of the connections without a stream, as in their handshake, nil if it is not old. It looks
-// at all of them ten times a second at most. The caller holds mu.
-func (a *Admission) slowest() (slow *conn) {
-	now := time.Now()
-	if now.Sub(a.looked) < readInterval {
+// slowest returns the connection that gives its place in a scope to a new one, which may never prove an identity: an old
+// one that has proven none and has no stream. Where clients identify themselves, it is the oldest one in its handshake of
+// the address that has most. It looks ten times a second at most while there is none. The caller holds mu.
+func (a *Admission) slowest(in *scope) (slow *conn) {
+	now, most := time.Now(), 0
+	if now.Sub(a.looked) < readInterval && (a.unproven == nil || a.unknown.conns == a.unproven.conns) {
 		return nil
 	}
 	for c := range a.conns {
-		if c.streams.Load() == 0 && now.Sub(c.since) > slowHandshake && (slow == nil || c.since.Before(slow.since)) {
-			slow = c
+		of := 0
+		if a.unproven != nil && !c.ready {
+			of = c.peer.handshaking
+		}
+		if c.streams.Load() > 0 || c.peer.Proven || of == 0 && now.Sub(c.since) <= slowHandshake || !slices.Contains(c.scopes, in) {
+			continue
+		}
+		if slow == nil || of > most || of == most && c.since.Before(slow.since) {
+			slow, most = c, of
 		}
 	}
 	if slow == nil {
@@ -154,9 +166,9 @@ func (a *Admission) remove(c *conn) {
 	c.closed = true
 	delete(a.conns, c)
 	if !c.ready {
-		a.handshaking--
+		c.peer.handshaking--
 	}
-	c.count(0)
+	c.count()
 	c.move(nil)
 }
 
@@ -172,31 +184,28 @@ func (c *conn) move(to []*scope) {
 	c.admission.forget(c.peer, false)
 }
 
-// count has the scopes count so many bytes. The caller holds mu.
-func (c *conn) count(bytes int) {
-	bytes = max(0, bytes)
+// count has the scopes count what is held now. The caller holds mu.
+func (c *conn) count() {
+	bytes := max(0, int(c.held.Load())-freeBytes)
+	if c.closed || !c.ready { // the handshake has a timeout, and TLS bounds its messages
+		bytes = 0
+	}
 	for _, s := range c.scopes {
 		s.bytes += bytes - c.counted
 	}
-	if bytes < c.counted {
+	if bytes < c.counted || c.closed && c.waits {
 		close(c.admission.freed)
 		c.admission.freed = make(chan struct{})
 	}
-	switch c.counted = bytes; {
-	case bytes == 0 && c.late != nil:
-		c.late.Stop()
-		c.late = nil
-	case bytes > 0 && c.late == nil:
-		c.late = time.AfterFunc(requestTime, c.refuse)
+	if c.counted == 0 {
+		c.late = time.Now().Add(requestTime)
 	}
+	c.counted = bytes
 }
 
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 && !c.take(n) {
-		c.refuse()
-		return 0, net.ErrClosed
-	}
+	c.take(n)
 	return n, err
 }
 
@@ -204,66 +213,96 @@ func (c *conn) Write(b []byte) (int, error) {
 	began := time.Now()
 	n, err := c.Conn.Write(b)
 	c.admission.wrote(n, time.Since(began))
+	c.give((n + perByte - 1) / perByte)
 	return n, err
 }
 
-// take counts n bytes. It waits until there is room for those above freeBytes, and reports whether there is.
-func (c *conn) take(n int) bool {
-	held := int(c.held.Add(int64(n)))
-	if held <= freeBytes {
-		return true
+// take adds n bytes, and waits until there is room for those above freeBytes, or the connection is closed.
+func (c *conn) take(n int) {
+	if c.held.Add(int64(n)) <= freeBytes {
+		return
 	}
 	a, end := c.admission, time.Now().Add(bytesWait)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !c.ready { // the handshake has a timeout, and TLS bounds its messages
-		return true
-	}
-	for !c.closed && over(c.scopes, func(s *scope) int { return s.bytes - c.counted + held - freeBytes - 1 }, a.limits.Load().heldBytes()) != nil {
-		freed := a.freed
+	for c.ready && !c.closed && c.held.Load() > freeBytes {
+		full := over(c.scopes, func(s *scope) int { return s.bytes - c.counted + int(c.held.Load()) - freeBytes - 1 }, a.limits.Load().heldBytes())
+		if full == nil {
+			break
+		}
+		late, freed, left := a.latest(full), a.freed, time.Until(end)
+		if late == nil && left <= 0 {
+			late = c
+		}
+		if late != nil {
+			a.remove(late)
+			go a.turnAway(late, refusal.Receiving) // it locks mu
+			continue
+		}
+		c.waits = true
 		a.mu.Unlock()
-		late := time.NewTimer(time.Until(end))
 		select {
 		case <-freed:
-		case <-late.C:
+		case <-time.After(min(left, time.Second)):
 		}
-		inTime := late.Stop()
 		a.mu.Lock()
-		if held = int(c.held.Load()); !inTime {
-			return false
+	}
+	c.waits = false
+	c.count()
+}
+
+// latest returns the connection that is closed to make room for bytes in a scope: one whose bytes have counted for
+// requestTime, of the peer that has most. It looks ten times a second at most while there is none. The caller holds mu.
+func (a *Admission) latest(in *scope) (late *conn) {
+	now, most := time.Now(), 0
+	if now.Sub(a.lookedLate) < readInterval {
+		return nil
+	}
+	for c := range a.conns {
+		if c.counted == 0 || !slices.Contains(c.scopes, in) {
+			continue
+		}
+		most = max(most, c.peer.bytes)
+		if now.After(c.late) && (late == nil || c.peer.bytes > late.peer.bytes || c.peer == late.peer && c.counted > late.counted) {
+			late = c
 		}
 	}
-	if !c.closed { // else the next read tells
-		c.count(held - freeBytes)
+	if late == nil || late.peer.bytes < most {
+		a.lookedLate = now
+		return nil
 	}
-	return true
+	return late
+}
+
+// give takes bytes off, which gRPC does not hold, or no longer.
+func (c *conn) give(bytes int) {
+	was := c.held.Load()
+	for !c.held.CompareAndSwap(was, max(0, was-int64(bytes))) {
+		was = c.held.Load()
+	}
+	if was > freeBytes {
+		c.admission.mu.Lock()
+		c.count()
+		c.admission.mu.Unlock()
+	}
 }
 
 // complete notes a request of so many bytes.
 func (c *conn) complete(bytes int) {
-	var was int64
 	if c.streams.Load() == 1 { // what is left is no part of a request, or less than a window
-		was = c.held.Swap(0)
+		c.give(math.MaxInt32)
 	} else {
-		was = c.held.Load()
-		c.held.Add(-min(was, int64(bytes+besideMessage)))
-	}
-	if was > freeBytes {
-		c.admission.mu.Lock()
-		defer c.admission.mu.Unlock()
-		c.count(int(c.held.Load()) - freeBytes)
+		c.give(bytes + bytes/perByte + frameHead + c.beside(0))
 	}
 }
 
-// refuse counts and closes a connection that is not closed yet.
-func (c *conn) refuse() {
-	c.admission.mu.Lock()
-	closed := c.closed
-	c.admission.mu.Unlock()
-	if !closed {
-		c.Close()
-		c.admission.refused(c.RemoteAddr(), refusal.Receiving)
+// beside returns so many bytes and those around a record, if the peer has not had too many forgiven for nothing: what
+// streams and requests share a record is not seen.
+func (c *conn) beside(bytes int) int {
+	if bytes += c.record; !c.peer.beside.AllowN(time.Now(), bytes) {
+		return 0
 	}
+	return bytes
 }
 
 func (c *conn) Close() error {
@@ -282,8 +321,8 @@ func (c *conn) prove(identity string) refusal.Reason {
 	if c.closed {
 		return ""
 	}
-	c.ready = true
-	a.handshaking--
+	c.ready, c.since = true, time.Now()
+	c.peer.handshaking--
 	c.held.Store(0)
 	if p := c.peer; identity != "" {
 		p = a.peer(identity, true)
@@ -306,15 +345,12 @@ func (c *conn) prove(identity string) refusal.Reason {
 func (a *Admission) Shut(all bool) {
 	a.mu.Lock()
 	a.shut = true
-	var ending []*conn
-	for c := range a.conns {
-		if all || c.streams.Load() == 0 {
-			ending = append(ending, c)
-		}
-	}
+	open := slices.Collect(maps.Keys(a.conns))
 	a.mu.Unlock()
-	for _, c := range ending {
-		c.Close()
+	for _, c := range open {
+		if all || c.streams.Load() == 0 {
+			c.Close()
+		}
 	}
 }
 
@@ -338,9 +374,11 @@ func (p Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthIn
 	if err != nil || !ok {
 		return secured, info, err
 	}
+	if secured != raw {
+		c.record = recordAround
+	}
 	if why := c.prove(p.Identify(info)); why != "" {
-		c.Close()
-		c.admission.refused(c.RemoteAddr(), why)
+		c.admission.turnAway(c, why)
 		return nil, nil, net.ErrClosed
 	}
 	return secured, Info{info, c}, nil
@@ -356,15 +394,23 @@ func (Handler) HandleRPC(ctx context.Context, event stats.RPCStats) {
 	if !ok {
 		return
 	}
+	c := info.conn
 	switch event := event.(type) {
+	case *stats.InHeader:
+		c.give(event.WireLength + frameHead + c.beside(0))
 	case *stats.Begin:
-		info.conn.streams.Add(1)
+		c.streams.Add(1)
 	case *stats.InPayload:
-		info.conn.complete(event.WireLength)
+		c.complete(event.WireLength)
 	case *stats.End:
-		if info.conn.streams.Add(-1) == 0 {
-			info.conn.complete(math.MaxInt32)
+		if c.streams.Add(-1) > 0 {
+			c.give(c.beside(reset))
+			return
 		}
+		c.give(math.MaxInt32)
+		c.admission.mu.Lock()
+		c.since = time.Now()
+		c.admission.mu.Unlock()
 	}
 }
 

@@ -17,11 +17,9 @@ const (
 	unprovenBelow, provenBelow, endAbove = 85, 92, 95
 	// readInterval is the time for which a reading of the memory in use is valid.
 	readInterval = 100 * time.Millisecond
-	// lookInterval is the time between two looks of Guard.Run. collectPause is the shortest time between two
-	// collections of garbage; it doubles, up to maxCollectPause, while they are of no use.
-	lookInterval    = time.Second
-	collectPause    = 5 * time.Second
-	maxCollectPause = time.Minute
+	// lookInterval is the time between two looks of Guard.Run, and collectPause the one between two collections of
+	// garbage where they are enough.
+	lookInterval, collectPause = time.Second, 20 * time.Second
 )
 
 // Guard refuses clients, and has them sent away, for lack of memory. Any goroutine may call its methods.
@@ -38,33 +36,25 @@ type Guard struct {
 func NewGuard() *Guard { return &Guard{read: memory.InUse, collect: runtime.GC} }
 
 // Run ends streams while they take too much, by calls of shed, until ctx ends. It looks right after a collection of
-// garbage: without one, what clients had that are gone would count as in use.
+// garbage, and has that made: what clients had that are gone counts as live until the next one, which the runtime makes
+// when the heap has grown, or after two minutes. Refused clients let none grow, so others would be sent away for garbage.
 func (g *Guard) Run(ctx context.Context, shed func()) error {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
-	var next time.Time
-	for pause := collectPause; ; {
+	for next := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			if !g.above(unprovenBelow, true) {
-				pause = collectPause
+			if !g.above(unprovenBelow, true) || now.Before(next) {
 				continue
 			}
-			if now.Before(next) {
-				continue
+			g.collect()
+			if next = now.Add(collectPause); g.above(endAbove, true) {
+				shed()
+				next = now
 			}
 		}
-		g.collect()
-		switch {
-		case g.above(endAbove, true):
-			shed()
-			pause = lookInterval
-		case g.above(unprovenBelow, false):
-			pause = min(max(2*pause, collectPause), maxCollectPause)
-		}
-		next = time.Now().Add(pause)
 	}
 }
 

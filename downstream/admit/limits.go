@@ -32,7 +32,8 @@ func (l *Limits) Complete() {
 func (l *Limits) heldBytes() int { return max(heldLeast, 4*l.MaxRequestBytes) }
 
 const (
-	heldLeast = 16 << 20
-	burst     = 8 // seconds of requests, at once: the streams of a load balancer come back together
-	allPeers  = 4 // times the requests of one peer
+	heldLeast       = 16 << 20
+	burst           = 8        // seconds of requests, at once: the streams of a load balancer come back together
+	allPeers        = 4        // times the requests of one peer
+	besidePerSecond = 32 << 10 // bytes of a peer that are taken to be beside its requests, and are not seen
 )

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 
 	"meshrelay/downstream/subscription"
 )
@@ -22,8 +23,10 @@ const (
 // Peer is a proven identity or else an address, with what it takes.
 type Peer struct {
 	scope
-	proven bool
-	usual  int // streams at the time of the last change without overload
+	Proven      bool          // an identity
+	usual       int           // streams at the time of the last change without overload
+	handshaking int           // connections of the address
+	beside      *rate.Limiter // of bytes beside requests
 
 	// Work counts what was done for it.
 	Work Work
@@ -45,17 +48,16 @@ func (a *Admission) peer(key string, proven bool) *Peer {
 	p := a.byKey[key]
 	if p == nil {
 		a.sweep()
-		l, part := a.limits.Load(), whole
-		if a.byListener != nil {
-			part = min(part, ofListener)
-		}
-		if !proven && a.unproven != nil {
-			part = min(part, ofUnproven)
-		}
 		p = &Peer{
-			scope: *newScope(key, ofPeer(part), 1, l), proven: proven,
-			Fills: semaphore.NewWeighted(FillsPerPeer), answers: semaphore.NewWeighted(int64(answersPerCPU * runtime.GOMAXPROCS(0))),
+			Proven: proven,
+			beside: rate.NewLimiter(besidePerSecond, burst*besidePerSecond),
+			Fills:  semaphore.NewWeighted(FillsPerPeer), answers: semaphore.NewWeighted(int64(answersPerCPU * runtime.GOMAXPROCS(0))),
 		}
+		part := whole
+		for _, s := range a.scopes(p, 0)[1:] {
+			part = min(part, s.part)
+		}
+		p.scope = *newScope(key, part*3/4, 1, a.limits.Load())
 		a.byKey[key] = p
 	}
 	return p
@@ -84,12 +86,6 @@ func (p *Peer) gone(overloaded bool) bool {
 	return p.conns == 0 && p.streams == 0 && (p.usual == 0 || !overloaded) &&
 		p.opens.Tokens() >= float64(p.opens.Burst()) && p.requests.Tokens() >= float64(p.requests.Burst())
 }
-
-// Key returns the name of the peer.
-func (p *Peer) Key() string { return p.name }
-
-// Proven reports whether the peer has proven an identity.
-func (p *Peer) Proven() bool { return p.proven }
 
 // Answer waits until a peer has not too many answers to requests, so that one that asks for everything on many streams
 // leaves the CPUs to others. Pushes do not wait. The caller calls end. It fails when ctx ends.

@@ -2,7 +2,6 @@ package admit
 
 import (
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,17 +14,15 @@ import (
 // Parts of the limits, in sixteenths. Each scope has one of what the process may have, and a peer has three quarters of
 // what its scopes have.
 const (
-	whole         = 16
-	ofListener    = 12 // of several
-	ofUnproven    = 8  // where a listener identifies its clients
-	ofHandshaking = 12 // connections in their handshake, with those of unproven peers
+	whole      = 16
+	ofListener = 12 // of several
+	ofUnproven = 8  // where a listener identifies its clients
+	ofUnknown  = 12 // those, and connections in their handshake
 )
-
-func ofPeer(scope int) int { return scope * 3 / 4 }
 
 // scope counts what some clients take together. Admission.mu guards the counts.
 type scope struct {
-	name                  string
+	Name                  string
 	part                  int // of the limits, in sixteenths
 	conns, streams, bytes int
 	opens, requests       *rate.Limiter // of new streams, and of requests
@@ -35,7 +32,7 @@ func (s *scope) of(limit int) int { return max(1, (limit*s.part+whole-1)/whole) 
 
 // newScope returns a scope that may send times what one peer may.
 func newScope(name string, part, times int, l *Limits) *scope {
-	s := &scope{name: name, part: part}
+	s := &scope{Name: name, part: part}
 	opens := s.of(l.NewStreamsPerSecond)
 	s.opens = rate.NewLimiter(rate.Limit(opens), opens)
 	s.requests = rate.NewLimiter(rate.Limit(times*l.RequestsPerSecond), burst*times*l.RequestsPerSecond)
@@ -48,17 +45,18 @@ type Admission struct {
 	refused func(from net.Addr, why refusal.Reason)
 	wrote   func(bytes int, took time.Duration)
 
-	mu          sync.Mutex // guards all below, and the counts of scopes and peers
-	all         *scope
-	unproven    *scope   // nil: no listener identifies its clients
-	byListener  []*scope // nil: there is one listener
-	byKey       map[string]*Peer
-	swept       int // number of peers after the last sweep
-	conns       map[*conn]struct{}
-	handshaking int
-	shut        bool
-	looked      time.Time     // in vain, for an old connection without a stream
-	freed       chan struct{} // closed when bytes are given back
+	mu         sync.Mutex // guards all below, and the counts of scopes and peers
+	all        *scope
+	unproven   *scope   // nil: no listener identifies its clients
+	unknown    *scope   // those, and connections in their handshake
+	byListener []*scope // nil: there is one listener
+	byKey      map[string]*Peer
+	swept      int // number of peers after the last sweep
+	conns      map[*conn]struct{}
+	shut       bool
+	looked     time.Time     // in vain, for an old connection without a stream
+	lookedLate time.Time     // in vain, for a request that takes too long
+	freed      chan struct{} // closed when bytes are given back
 }
 
 // Listener is an address that clients connect to.
@@ -79,6 +77,7 @@ func New(l *Limits, listeners []Listener, refused func(net.Addr, refusal.Reason)
 	for _, lis := range listeners {
 		if lis.Identifies && a.unproven == nil {
 			a.unproven = newScope("clients without an identity", ofUnproven, allPeers*ofUnproven/whole, l)
+			a.unknown = newScope("clients without an identity yet", ofUnknown, allPeers*ofUnknown/whole, l)
 		}
 		if len(listeners) > 1 {
 			a.byListener = append(a.byListener, newScope("listener "+lis.Address, ofListener, allPeers*ofListener/whole, l))
@@ -93,8 +92,8 @@ func (a *Admission) SetLimits(l *Limits) { a.limits.Store(l) }
 // scopes returns the scopes of a peer on a listener, by its number, the narrowest first.
 func (a *Admission) scopes(p *Peer, listener int) []*scope {
 	out := []*scope{&p.scope}
-	if !p.proven && a.unproven != nil {
-		out = append(out, a.unproven)
+	if !p.Proven && a.unproven != nil {
+		out = append(out, a.unproven, a.unknown)
 	}
 	if a.byListener != nil {
 		out = append(out, a.byListener[listener])
@@ -102,10 +101,10 @@ func (a *Admission) scopes(p *Peer, listener int) []*scope {
 	return append(out, a.all)
 }
 
-// over returns the widest scope in which a count is not below its part of a limit, nil if there is none. The caller
-// holds mu.
+// over returns the narrowest scope in which a count is not below its part of a limit, nil if there is none: what a peer
+// has in excess is for nobody else to make room for. The caller holds mu.
 func over(scopes []*scope, count func(*scope) int, limit int) *scope {
-	for _, s := range slices.Backward(scopes) {
+	for _, s := range scopes {
 		if count(s) >= s.of(limit) {
 			return s
 		}

@@ -44,10 +44,10 @@ func (a *Admission) Open(ctx context.Context, key string, proven bool, listener 
 		err = refusal.New(refusal.Overload, codes.ResourceExhausted, "%s", refusal.Bounded(overload.Error()))
 	case full == &p.scope:
 		err = refusal.New(refusal.Peer, codes.ResourceExhausted,
-			"%d streams of %s are open, no more of one peer are served at once (a part of downstream.maxStreams); try again later", full.of(l.MaxStreams), p.name)
+			"%d streams of %s are open, no more of one peer are served at once (a part of downstream.maxStreams); try again later", full.of(l.MaxStreams), p.Name)
 	case full != nil:
 		err = refusal.New(refusal.Streams, codes.ResourceExhausted,
-			"%d streams of %s are open, no more are served at once (downstream.maxStreams); try again later", full.of(l.MaxStreams), full.name)
+			"%d streams of %s are open, no more are served at once (downstream.maxStreams); try again later", full.of(l.MaxStreams), full.Name)
 	default:
 		err = s.pace(ctx)
 	}
@@ -63,23 +63,19 @@ func (a *Admission) Open(ctx context.Context, key string, proven bool, listener 
 func (s *Stream) pace(ctx context.Context) error {
 	until := time.Now().Add(time.Second)
 	for _, of := range s.scopes {
-		if !of.opens.Allow() && of.opens.Wait(deadline{ctx, until}) != nil {
-			return refusal.New(refusal.Rate, codes.ResourceExhausted, "more than %d new streams a second of %s; try again later", of.opens.Burst(), of.name)
+		if of.opens.Allow() {
+			continue // without a context, which would stay in memory as long as the stream
+		}
+		soon, cancel := context.WithDeadline(ctx, until)
+		err := of.opens.Wait(soon)
+		if cancel(); err != nil {
+			return refusal.New(refusal.Rate, codes.ResourceExhausted, "more than %d new streams a second of %s; try again later", of.opens.Burst(), of.Name)
 		}
 	}
 	return nil
 }
 
-// deadline is a context with an earlier deadline, which the limiter compares with its wait. The context does
-// not end at that deadline: a context.WithDeadline would stay in memory as long as the stream.
-type deadline struct {
-	context.Context
-	at time.Time
-}
-
-func (d deadline) Deadline() (at time.Time, ok bool) { return d.at, true }
-
-// Close ends what Open began.
+// Close ends what Open began. The peer may come back to its place if overloaded is set.
 func (s *Stream) Close(overloaded bool) {
 	a := s.admission
 	a.mu.Lock()
@@ -95,8 +91,8 @@ func (s *Stream) Close(overloaded bool) {
 
 // forget forgets a peer that has nothing. The caller holds mu.
 func (a *Admission) forget(p *Peer, overloaded bool) {
-	if p.gone(overloaded) && a.byKey[p.name] == p {
-		delete(a.byKey, p.name)
+	if p.gone(overloaded) && a.byKey[p.Name] == p {
+		delete(a.byKey, p.Name)
 	}
 }
 
@@ -117,7 +113,7 @@ func (s *Stream) Request(now time.Time) (wait time.Duration, first bool, err err
 	first = s.delayed == 0
 	if s.delayed += wait; s.delayed > maxDelay {
 		return 0, false, refusal.New(refusal.Requests, codes.ResourceExhausted,
-			"more than %d requests a second of %s, for too long", s.admission.limits.Load().RequestsPerSecond, s.name)
+			"more than %d requests a second of %s, for too long", s.admission.limits.Load().RequestsPerSecond, s.Name)
 	}
 	return wait, first, nil
 }

@@ -23,7 +23,7 @@ const (
 	Overload    Reason = "overload"    // Deps.Overloaded
 	Requests    Reason = "requests"    // RequestsPerSecond
 	Bytes       Reason = "bytes"       // MaxRequestBytes
-	Receiving   Reason = "receiving"   // too many large requests, or one that takes too long
+	Receiving   Reason = "receiving"   // too many large requests, or one that takes too long while others wait
 	Node        Reason = "node"        // MaxNodeBytes, no node, or one that claims another identity
 	Types       Reason = "types"       // MaxTypesPerClient, or a wrong type URL
 	Names       Reason = "names"       // MaxNamesPerClient and the like, or a wrong name
