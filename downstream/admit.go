@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -109,9 +110,11 @@ func (s *Server) Shed() {
 	ending := byPeer[most]
 	slices.SortFunc(ending, func(a, b *conn) int { return b.opened.Compare(a.opened) })
 	for _, c := range ending[:(len(ending)+3)/4] {
-		c.end(refusal.New(refusal.Overload, codes.ResourceExhausted, "the relay has no memory left; try again later"))
+		c.end(errShed)
 	}
 }
+
+var errShed = refusal.New(refusal.Overload, codes.ResourceExhausted, "the relay has no memory left; try again later")
 
 // greet sends the headers of a stream. The stream is in Server.conns already, so that a change of what is trusted
 // or a shutdown from now on ends it.
@@ -137,12 +140,13 @@ func (s *Server) leave(c *conn, refused error) error {
 	return err
 }
 
-// forget removes a stream from the counts. It stops the timer of its expiry.
+// forget removes a stream from the counts, with its place to come back to if it was shed. It stops the timer of its
+// expiry.
 func (s *Server) forget(c *conn) {
 	if c.expiry != nil {
 		c.expiry.Stop()
 	}
-	c.use.Close(s.overloaded(c.use.Proven) != nil)
+	c.use.Close(s.overloaded(c.use.Proven) != nil && !errors.Is(context.Cause(c.ctx), errShed))
 }
 
 // beginnings are the response headers of streams. All streams share them, and nobody changes them.

@@ -246,5 +246,6 @@ func TestClientsWithoutAnIdentityAreShedFirst(t *testing.T) {
 		plain.server.Shed()
 		plain.eventually(t, "a quarter of them has left", func() bool { return plain.streams() == 3 })
 		wantRefused(t, plain, refusal.Overload, 5)
+		wantCode(t, secure.delta(client).end(), codes.ResourceExhausted) // what was shed does not come back
 	})
 }
