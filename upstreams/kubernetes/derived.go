@@ -27,8 +27,6 @@ type maker interface {
 	// take decodes an input, and sets it. After an error, its former content stays.
 	take(mirror.Kind, *object.Object) error
 	remove(mirror.Kind, objectName)
-	// limit removes the inputs that keep does not keep.
-	limit(kind mirror.Kind, keep func(objectName) bool)
 	synced(mirror.Kind)
 	// flush returns the outputs that changed since the last call, and all returns all outputs.
 	flush() []output
@@ -206,9 +204,10 @@ func (g *derived) Replace(kind mirror.Kind, namespace string, all []*object.Obje
 }
 
 func (g *derived) retain(kind mirror.Kind, keep func(objectName) bool) {
-	g.maker.limit(kind, keep)
 	for full := range g.inputs[kind] {
-		if namespace, name, _ := strings.Cut(full, "/"); !keep(objectName{namespace, name}) {
+		namespace, name, _ := strings.Cut(full, "/")
+		if of := (objectName{namespace, name}); !keep(of) {
+			g.maker.remove(kind, of)
 			g.forget(kind, full)
 		}
 	}

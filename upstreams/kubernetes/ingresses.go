@@ -83,11 +83,6 @@ func (g *ingresses) remove(kind mirror.Kind, n objectName) {
 	g.state.Remove(ingressInputs[kind], ingress.Name(n))
 }
 
-// limit implements maker.
-func (g *ingresses) limit(kind mirror.Kind, keep func(objectName) bool) {
-	g.state.Retain(ingressInputs[kind], func(n ingress.Name) bool { return keep(objectName(n)) })
-}
-
 // synced implements maker.
 func (g *ingresses) synced(kind mirror.Kind) { g.state.Synced(ingressInputs[kind]) }
 

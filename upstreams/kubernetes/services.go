@@ -182,13 +182,6 @@ func (m *serviceMaker) remove(kind mirror.Kind, n objectName) {
 	m.do(func(s *services.State) { s.Remove(serviceInputs[kind], services.Name(n)) })
 }
 
-// limit implements maker.
-func (m *serviceMaker) limit(kind mirror.Kind, keep func(objectName) bool) {
-	m.do(func(s *services.State) {
-		s.Retain(serviceInputs[kind], func(n services.Name) bool { return keep(objectName(n)) })
-	})
-}
-
 // synced implements maker.
 func (m *serviceMaker) synced(kind mirror.Kind) {
 	m.do(func(s *services.State) { s.Synced(serviceInputs[kind]) })

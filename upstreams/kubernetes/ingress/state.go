@@ -152,33 +152,6 @@ func (s *State) Remove(i Input, n Name) {
 	}
 }
 
-// Retain removes the objects of an input for which keep returns false.
-func (s *State) Retain(i Input, keep func(Name) bool) {
-	var gone []Name
-	check := func(n Name) {
-		if !keep(n) {
-			gone = append(gone, n)
-		}
-	}
-	switch i {
-	case Ingresses:
-		for n := range s.ingresses {
-			check(n)
-		}
-	case Classes:
-		for n := range s.classes {
-			check(Name{Name: n})
-		}
-	case Services:
-		for n := range s.services {
-			check(n)
-		}
-	}
-	for _, n := range gone {
-		s.Remove(i, n)
-	}
-}
-
 func (s *State) controller(class string) (string, bool) {
 	c, ok := s.classes[class]
 	return c, ok

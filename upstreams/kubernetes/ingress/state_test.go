@@ -142,14 +142,14 @@ func TestOptionsMayChange(t *testing.T) {
 	w.want("gw edge/quiet-~-shop: -", "gw edge/web-~-shop: -", "vs shop/-web-~: -")
 }
 
-func TestRetainRemovesWhatAListDoesNotHave(t *testing.T) {
+func TestWhatAListDoesNotHaveIsRemoved(t *testing.T) {
 	w := newWorld(t, byDefault,
 		ingress("shop", "one", 1, "a.example / front:http"), ingress("shop", "two", 2, "b.example / front:80"),
 		ingress("shop", "three", 3)+"  ingressClassName: ours", service("front", "http", 80), fmt.Sprintf(class, "ours", controllerName)).synced()
 	w.Flush()
-	w.Retain(Ingresses, func(n Name) bool { return n.Name != "two" })
-	w.Retain(Classes, func(n Name) bool { return n != Name{Name: "ours"} })
-	w.Retain(Services, func(n Name) bool { return n != Name{"shop", "front"} })
+	w.Remove(Ingresses, Name{"shop", "two"})
+	w.Remove(Classes, Name{Name: "ours"})
+	w.Remove(Services, Name{"shop", "front"})
 	w.want(
 		"gw istio-system/three-~-shop: -", "gw istio-system/two-~-shop: -",
 		"vs shop/a-example-one-~: a.example @ istio-system/one-~-shop: ", "vs shop/b-example-two-~: -",

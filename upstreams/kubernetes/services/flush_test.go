@@ -63,7 +63,6 @@ func TestStatusWritesAndResyncsChangeNothing_K15(t *testing.T) {
 		w.flushed()
 	}
 	for in := range inputs {
-		w.Retain(in, func(Name) bool { return true })
 		w.Remove(in, Name{"shop", "none"})
 		w.Remove(in, Name{"none", "none"})
 	}
@@ -119,22 +118,31 @@ func TestAChangeFlushesWhatItChanges_K15(t *testing.T) {
 	}
 }
 
-func TestRetainRemovesWhatIsNotKept_K15(t *testing.T) {
+func TestARemovedObjectLeavesNothing_K15(t *testing.T) {
 	for in := range inputs {
 		w := filled(t)
-		var seen []string
-		w.Retain(in, func(n Name) bool { seen = append(seen, n.Namespace+"/"+n.Name); return false })
-		if changes, clusters := w.Flush(); len(seen) == 0 || len(changes)+len(clusters) == 0 {
-			t.Errorf("%s: %q are removed, %v %q", kinds[in], seen, changes, clusters)
+		removed := w.removeAll(in)
+		if changes, clusters := w.Flush(); removed == 0 || len(changes)+len(clusters) == 0 {
+			t.Errorf("%s: %d are removed, %v %q", kinds[in], removed, changes, clusters)
 		}
-		w.Retain(in, func(Name) bool { t.Errorf("%s: something is left", kinds[in]); return true })
 		for in := range inputs {
-			w.Retain(in, func(Name) bool { return false })
+			w.removeAll(in)
 		}
 		if w.Flush(); len(w.spaces) > 0 {
 			t.Errorf("%d namespaces without objects", len(w.spaces))
 		}
 	}
+}
+
+// removeAll removes all objects of an input, and returns their number.
+func (w *world) removeAll(in Input) (n int) {
+	for namespace, sp := range w.spaces {
+		for name := range sp.objects[in] {
+			w.Remove(in, Name{namespace, name})
+			n++
+		}
+	}
+	return n
 }
 
 func TestAllHasWhatFlushHasNotReturnedYet_K15(t *testing.T) {

@@ -137,17 +137,6 @@ func (s *State) Set(of Decoded) {
 // Remove removes an object, if it exists.
 func (s *State) Remove(in Input, n Name) { s.set(in, n, nil) }
 
-// Retain removes the objects of an input for which keep returns false.
-func (s *State) Retain(in Input, keep func(Name) bool) {
-	for namespace, sp := range s.spaces {
-		for name := range sp.objects[in] {
-			if n := (Name{namespace, name}); !keep(n) {
-				s.set(in, n, nil)
-			}
-		}
-	}
-}
-
 // get returns an object, nil if there is none.
 func get[T any](s *State, in Input, n Name) (v *T) {
 	if sp := s.spaces[n.Namespace]; sp != nil {
