@@ -22,7 +22,7 @@ import (
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/sink"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/kubernetes/hub"
+	"meshrelay/upstreams/kubernetes/clusters"
 )
 
 // withClusters is a relay that finds clusters in Secrets of a hub. Nothing listens at the addresses in their
@@ -108,7 +108,7 @@ func (w *withClusters) has(want ...string) {
 }
 
 func newWithClusters(t *testing.T, ids ...string) *withClusters {
-	hub.Usual = hub.Pace{Poll: 10 * time.Millisecond, Retry: 10 * time.Millisecond, RetryMost: 10 * time.Millisecond}
+	clusters.Usual = clusters.Pace{Poll: 10 * time.Millisecond, Retry: 10 * time.Millisecond, RetryMost: 10 * time.Millisecond}
 	w := &withClusters{t: t, dir: t.TempDir(), hub: fakekube.New()}
 	w.hub.Define("", "Secret", "secrets", "v1")
 	fakekube.WriteKubeconfig(t, filepath.Join(w.dir, "hub"), w.hub.Start(t), "t")

@@ -23,7 +23,6 @@ import (
 	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
-	"meshrelay/upstreams/kubernetes/hub"
 )
 
 // ErrUnknown is the error of an order for clusters that are not in the config.
@@ -37,7 +36,7 @@ type Finder struct {
 	log     *slog.Logger
 	limit   *loglimit.Limit
 	memory  memory
-	pace    hub.Pace
+	pace    Pace
 	changed chan struct{} // has an element when Upstreams may return others
 	wake    chan struct{} // has an element when turn must run
 
@@ -64,10 +63,10 @@ type part struct {
 // New returns a Finder. It keeps the list of clusters in dir, unless dir is empty. whole is false if that
 // list could not be read: then the state of all upstreams must be retained.
 func New(dir string, log *slog.Logger) (f *Finder, whole bool) {
-	return newFinder(dir, log, hub.Usual)
+	return newFinder(dir, log, Usual)
 }
 
-func newFinder(dir string, log *slog.Logger, pace hub.Pace) (*Finder, bool) {
+func newFinder(dir string, log *slog.Logger, pace Pace) (*Finder, bool) {
 	f := &Finder{
 		log: log, limit: loglimit.New(50, 10*time.Second), memory: memory{dir: dir}, pace: pace,
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), access: map[string]*apiserver.Kubeconfig{},
@@ -210,7 +209,7 @@ func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
 	for _, c := range p.registry.Clusters() {
 		switch access := f.accessOf(c.ID); {
 		case len(c.Kubeconfig) > 0:
-			access.Set(c.Kubeconfig, TrustOf(p.cfg))
+			access.Set(c.Kubeconfig, trustOf(p.cfg))
 		case c.State != registry.Found:
 			access.Miss("its kubeconfig is gone, and kubeconfigs are not kept over a restart: what it gave is served")
 		case c.Problem != "":
@@ -278,7 +277,7 @@ func (f *Finder) Run(ctx context.Context) error {
 		running.Go(func() {
 			upstreams.Restart(ctx, f.log.With("clusters", cfg.Name), func(ctx context.Context) error {
 				r := readerOf(cfg, f.pace)
-				defer r.close()
+				defer r.client.Close()
 				r.follow(ctx, func(entries []registry.Entry, err error) { f.told(p, reading, entries, err) })
 				return nil
 			}, func(err error) { f.told(p, reading, nil, err) })
@@ -343,12 +342,12 @@ func (f *Finder) turn() time.Duration {
 // Once reads every part of a config once, and returns the upstreams of the found clusters. Commands use it
 // that run no relay.
 func Once(ctx context.Context, cfg *config.Config) ([]config.Upstream, error) {
-	f, _ := newFinder("", slog.New(slog.DiscardHandler), hub.Usual)
+	f, _ := newFinder("", slog.New(slog.DiscardHandler), Usual)
 	f.Adopt(cfg)
 	for _, p := range f.parts {
 		r := readerOf(p.cfg, f.pace)
 		entries, err := r.list(ctx)
-		r.close()
+		r.client.Close()
 		if err != nil {
 			return nil, fmt.Errorf("clusters %s: %w", p.cfg.Name, err)
 		}

@@ -22,7 +22,6 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/testing/await"
 	"meshrelay/upstreams/kubernetes"
-	"meshrelay/upstreams/kubernetes/hub"
 )
 
 // hub is an API server with objects of one collection, as far as a Finder asks it.
@@ -130,7 +129,7 @@ current-context: x
 `, h.http.URL, base64.StdEncoding.EncodeToString(ca), token)
 }
 
-var quick = hub.Pace{Poll: time.Millisecond, Retry: time.Millisecond, RetryMost: 5 * time.Millisecond}
+var quick = Pace{Poll: time.Millisecond, Retry: time.Millisecond, RetryMost: 5 * time.Millisecond}
 
 // found is a Finder that runs.
 type found struct {

@@ -77,7 +77,7 @@ func (f *Finder) next(cfg *config.Config, take func(*part, registry.Event) regis
 
 // readAlike reports whether two parts would read the same entries.
 func readAlike(a, b config.Clusters) bool {
-	return reflect.DeepEqual(a.Secrets, b.Secrets) && reflect.DeepEqual(TrustOf(a), TrustOf(b))
+	return reflect.DeepEqual(a.Secrets, b.Secrets) && reflect.DeepEqual(trustOf(a), trustOf(b))
 }
 
 // followed returns the IDs of the clusters that parts follow.

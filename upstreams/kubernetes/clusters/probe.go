@@ -13,7 +13,6 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/text"
-	"meshrelay/upstreams/kubernetes/hub"
 )
 
 // maxNamed bounds the clusters in the text of a finding.
@@ -28,8 +27,8 @@ func Probe(cfg *config.Config) (checks []doctor.Check) {
 		one := *cfg
 		one.Clusters = cfg.Clusters[i : i+1]
 		checks = append(checks, doctor.Check{Name: "clusters", Clusters: c.Name, Run: func(ctx context.Context) []doctor.Finding {
-			r := readerOf(c, hub.Usual)
-			defer r.close()
+			r := readerOf(c, Usual)
+			defer r.client.Close()
 			entries, found, ok := r.probe(ctx)
 			if found = append(found, programs(c)...); len(c.AllowExec) > 0 && len(c.AllowServers) == 0 {
 				found = append(found, doctor.Doubt("servers", "", "no cluster whose credentials a program gives is followed", "clusters[].allowServers is missing",
@@ -38,7 +37,7 @@ func Probe(cfg *config.Config) (checks []doctor.Check) {
 			if !ok {
 				return found
 			}
-			f, _ := newFinder("", slog.New(slog.DiscardHandler), hub.Usual)
+			f, _ := newFinder("", slog.New(slog.DiscardHandler), Usual)
 			f.Adopt(&one)
 			p := f.parts[0]
 			p.stop = func() {}

@@ -1,7 +1,6 @@
 package clusters
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -10,33 +9,15 @@ import (
 	"strconv"
 
 	"meshrelay/config"
-	"meshrelay/internal/doctor"
 	"meshrelay/internal/text"
 	"meshrelay/internal/yamlpos"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
-	"meshrelay/upstreams/kubernetes/hub"
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// reader reads the entries of one part of the config: Secrets of a hub.
-type reader struct {
-	*checker
-	hub *hub.Hub
-	of  hub.Collection
-}
-
-func readerOf(c config.Clusters, pace hub.Pace) *reader {
-	s := c.Secrets
-	return &reader{
-		hub:     hub.New(&apiserver.Credentials{Cluster: s.Cluster}, "clusters "+c.Name, pace),
-		of:      hub.Collection{Path: "/api/v1/namespaces/" + s.Namespace + "/secrets", Selector: s.Selector},
-		checker: &checker{trust: TrustOf(c)},
-	}
-}
-
-// TrustOf returns what the kubeconfigs of a part may use.
-func TrustOf(c config.Clusters) apiserver.Trust {
+// trustOf returns what the kubeconfigs of a part may use.
+func trustOf(c config.Clusters) apiserver.Trust {
 	return apiserver.Trust{AllowExec: c.AllowExec, AllowServers: c.AllowServers}
 }
 
@@ -69,39 +50,6 @@ func (c *checker) check(entries []registry.Entry) []registry.Entry {
 	}
 	c.known = next
 	return entries
-}
-
-// close closes the connections.
-func (r *reader) close() { r.hub.Close() }
-
-// follow calls tell with all entries, or with an error, now and after each change, until ctx ends.
-func (r *reader) follow(ctx context.Context, tell func([]registry.Entry, error)) {
-	r.hub.Follow(ctx, r.of, func(objects []*object.Object, err error) {
-		if err != nil {
-			tell(nil, err)
-			return
-		}
-		tell(r.all(objects), nil)
-	})
-}
-
-// list returns all entries.
-func (r *reader) list(ctx context.Context) ([]registry.Entry, error) {
-	objects, err := r.hub.List(ctx, r.of)
-	return r.all(objects), err
-}
-
-// probe returns all entries and findings about reading them. ok is false if they can not be read.
-func (r *reader) probe(ctx context.Context) ([]registry.Entry, []doctor.Finding, bool) {
-	objects, found, ok := r.hub.Probe(ctx, r.of)
-	return r.all(objects), found, ok
-}
-
-func (r *reader) all(objects []*object.Object) (all []registry.Entry) {
-	for _, o := range objects {
-		all = append(all, secretEntries(o)...)
-	}
-	return r.check(all)
 }
 
 // maxKeys bounds the keys of a Secret: it has 1 MiB at most.

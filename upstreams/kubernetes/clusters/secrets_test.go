@@ -1,8 +1,7 @@
-package hub
+package clusters
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,16 +9,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"meshrelay/config"
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
-	"meshrelay/upstreams/kubernetes/apiserver"
-	"meshrelay/upstreams/kubernetes/object"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
-
-var quick = Pace{Poll: 2 * time.Millisecond, Retry: 2 * time.Millisecond, RetryMost: 10 * time.Millisecond}
 
 // server is an API server of a test.
 type server struct {
@@ -33,48 +28,50 @@ func newServer(t *testing.T) *server {
 	return &server{s, t, s.Start(t)}
 }
 
-// told is what a hub tells: the objects of one list, or an error.
-type told struct {
+// listed is what a reader tells: the Secrets of the entries of one list, or an error.
+type listed struct {
 	names []string
-	parts map[string]string
+	keys  int
 	err   string
 }
 
-// follows runs a Hub, and returns what it tells.
-func (s *server) follows(of Collection) <-chan told {
+// follows runs a reader, and returns what it tells.
+func (s *server) follows() <-chan listed {
 	s.t.Helper()
 	path := filepath.Join(s.t.TempDir(), "kubeconfig")
 	fakekube.WriteKubeconfig(s.t, path, s.http, "t")
-	hub := New(&apiserver.Credentials{Cluster: config.Cluster{Kubeconfig: path}}, "test", quick)
+	r := readerOf(config.Clusters{Secrets: &config.ClusterSecrets{
+		Cluster: config.Cluster{Kubeconfig: path}, Namespace: "istio-system", Selector: "istio/multiCluster=true",
+	}}, quick)
 	ctx, cancel := context.WithCancel(context.Background())
-	ch, done := make(chan told, 1000), make(chan struct{})
+	ch, done := make(chan listed, 1000), make(chan struct{})
 	go func() {
 		defer close(done)
-		hub.Follow(ctx, of, func(all []*object.Object, err error) {
-			one := told{parts: map[string]string{}}
+		r.follow(ctx, func(all []registry.Entry, err error) {
+			one := listed{keys: len(all)}
 			if err != nil {
 				one.err = err.Error()
 			}
-			for _, o := range all {
-				one.names = append(one.names, o.Namespace+"/"+o.Name)
-				one.parts[o.Namespace+"/"+o.Name] = string(o.Data) + string(o.Status)
+			for _, e := range all {
+				one.names = append(one.names, strings.TrimPrefix(e.Origin, "secret "))
 			}
 			slices.Sort(one.names)
+			one.names = slices.Compact(one.names)
 			ch <- one
 		})
 	}()
 	s.t.Cleanup(func() {
 		cancel()
 		<-done
-		hub.Close()
+		r.client.Close()
 	})
 	return ch
 }
 
 // until returns the first that is told for which ok is true.
-func until(t *testing.T, ch <-chan told, what string, ok func(told) bool) told {
+func until(t *testing.T, ch <-chan listed, what string, ok func(listed) bool) listed {
 	t.Helper()
-	var last told
+	var last listed
 	await.Until(t, what, func() bool {
 		for {
 			select {
@@ -90,9 +87,9 @@ func until(t *testing.T, ch <-chan told, what string, ok func(told) bool) told {
 	return last
 }
 
-func hasNames(t *testing.T, ch <-chan told, want ...string) told {
+func hasNames(t *testing.T, ch <-chan listed, want ...string) {
 	t.Helper()
-	return until(t, ch, fmt.Sprint(want), func(o told) bool { return o.err == "" && slices.Equal(o.names, want) })
+	until(t, ch, fmt.Sprint(want), func(o listed) bool { return o.err == "" && slices.Equal(o.names, want) })
 }
 
 func TestAListOfAHubHasSoManyPages(t *testing.T) {
@@ -101,12 +98,12 @@ func TestAListOfAHubHasSoManyPages(t *testing.T) {
 		fmt.Fprint(w, `{"metadata":{"resourceVersion":"1","continue":"more"},"items":[]}`)
 		return true
 	}
-	ch := s.follows(Collection{Path: "/api/v1/namespaces/istio-system/secrets"})
-	until(t, ch, "the pages have no end", func(o told) bool { return strings.Contains(o.err, "secrets has more than 1000 pages") })
+	ch := s.follows()
+	until(t, ch, "the pages have no end", func(o listed) bool { return strings.Contains(o.err, "secrets has more than 1000 pages") })
 }
 
-// secrets has a server serve Secrets, and returns their collection.
-func (s *server) secrets() Collection {
+// secrets has a server serve Secrets.
+func (s *server) secrets() {
 	s.Define("", "Secret", "secrets", "v1")
 	before := s.Fault
 	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
@@ -119,7 +116,6 @@ func (s *server) secrets() Collection {
 		s.Collection(w, r, "", "v1", "secrets", "istio-system")
 		return true
 	}
-	return Collection{Path: "/api/v1/namespaces/istio-system/secrets", Selector: "istio/multiCluster=true"}
 }
 
 func (s *server) secret(name, data string) {
@@ -131,17 +127,14 @@ func TestAHubTellsAllObjectsAfterEachChange(t *testing.T) {
 	for i := range 250 { // several pages
 		s.secret(fmt.Sprintf("a%03d", i), `{"east":"eA=="}`)
 	}
-	ch := s.follows(s.secrets())
-	all := until(t, ch, "all", func(o told) bool { return len(o.names) == 250 })
-	var data map[string][]byte
-	if err := json.Unmarshal([]byte(all.parts["istio-system/a007"]), &data); err != nil || string(data["east"]) != "x" {
-		t.Errorf("%v: %q", err, all.parts["istio-system/a007"])
-	}
+	s.secrets()
+	ch := s.follows()
+	until(t, ch, "all", func(o listed) bool { return len(o.names) == 250 })
 	for i := range 249 {
 		s.Remove("/secrets", fmt.Sprintf("istio-system/a%03d", i))
 	}
 	hasNames(t, ch, "istio-system/a249")
-	s.secret("b", `{}`)
+	s.secret("b", `{"west":"eA=="}`)
 	hasNames(t, ch, "istio-system/a249", "istio-system/b")
 	if s.Asked("labelSelector=istio%2FmultiCluster%3Dtrue") == 0 {
 		t.Error("the selector was not sent")
@@ -152,16 +145,16 @@ func TestAHubThatFailsIsTriedAgainAndTellsNoObjects(t *testing.T) {
 	for name, code := range map[string]int{"401": 401, "403": 403, "404": 404, "410": 410, "500": 500} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t)
-			of := s.secrets()
-			s.secret("a", `{}`)
-			ch := s.follows(of)
+			s.secrets()
+			s.secret("a", `{"east":"eA=="}`)
+			ch := s.follows()
 			hasNames(t, ch, "istio-system/a")
 			former := s.Fault
 			s.Set(func() {
 				s.Fault = func(w http.ResponseWriter, _ *http.Request) bool { fakekube.Fail(w, code, "Failure"); return true }
 				s.Stops++
 			})
-			until(t, ch, "an error", func(o told) bool {
+			until(t, ch, "an error", func(o listed) bool {
 				if o.err == "" && len(o.names) != 1 {
 					t.Errorf("it tells %q", o.names)
 				}
@@ -175,7 +168,7 @@ func TestAHubThatFailsIsTriedAgainAndTellsNoObjects(t *testing.T) {
 
 func TestAHubIsBounded(t *testing.T) {
 	s := newServer(t)
-	of := s.secrets()
+	s.secrets()
 	items := strings.TrimSuffix(strings.Repeat(`{"metadata":{"name":"a"}},`, pageSize), ",")
 	s.Set(func() {
 		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
@@ -183,7 +176,7 @@ func TestAHubIsBounded(t *testing.T) {
 			return true
 		}
 	})
-	until(t, s.follows(of), "the bound", func(o told) bool {
+	until(t, s.follows(), "the bound", func(o listed) bool {
 		return strings.Contains(o.err, "more than 5000 objects or keys, or more than 64 MiB")
 	})
 }
@@ -191,7 +184,7 @@ func TestAHubIsBounded(t *testing.T) {
 // TestAPageOfAHubIsBounded: a server need not heed the limit that it is asked for.
 func TestAPageOfAHubIsBounded(t *testing.T) {
 	s := newServer(t)
-	of := s.secrets()
+	s.secrets()
 	items, sent := strings.Repeat(`{"metadata":{"name":"a"}},`, 1000), make(chan int, 1000)
 	s.Set(func() {
 		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
@@ -207,7 +200,7 @@ func TestAPageOfAHubIsBounded(t *testing.T) {
 			return true
 		}
 	})
-	until(t, s.follows(of), "the bound", func(o told) bool {
+	until(t, s.follows(), "the bound", func(o listed) bool {
 		return strings.Contains(o.err, "more than 5000 objects or keys, or more than 64 MiB")
 	})
 	if n := await.Value(t, "the answer has ended", sent); n == 1000 {
@@ -218,7 +211,7 @@ func TestAPageOfAHubIsBounded(t *testing.T) {
 // Entries count, not only their texts.
 func TestAHubIsBoundedByWhatItsObjectsTake(t *testing.T) {
 	s := newServer(t)
-	of := s.secrets()
+	s.secrets()
 	var entries []string
 	for i := range 4000 {
 		entries = append(entries, fmt.Sprintf(`"a%d":""`, i))
@@ -228,12 +221,12 @@ func TestAHubIsBoundedByWhatItsObjectsTake(t *testing.T) {
 		fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1"},"items":[%s%s]}`, strings.Repeat(one+",", 199), one) // 9 MiB of text
 		return true
 	}
-	until(t, s.follows(of), "it has too much", func(o told) bool { return strings.Contains(o.err, "select fewer") })
+	until(t, s.follows(), "it has too much", func(o listed) bool { return strings.Contains(o.err, "select fewer") })
 }
 
 func TestTheKeysOfAHubAreCounted(t *testing.T) {
 	s := newServer(t)
-	of := s.secrets()
+	s.secrets()
 	data := func(n int) string {
 		var keys []string
 		for i := range n {
@@ -244,8 +237,8 @@ func TestTheKeysOfAHubAreCounted(t *testing.T) {
 	for i := range 5 {
 		s.Put("/secrets", fakekube.Object("istio-system", fmt.Sprint("s", i), `{}`, data(1000)))
 	}
-	ch := s.follows(of)
-	until(t, ch, "all that there is room for", func(o told) bool { return len(o.parts) == 5 && o.err == "" })
+	ch := s.follows()
+	until(t, ch, "all that there is room for", func(o listed) bool { return len(o.names) == 5 && o.keys == 5000 && o.err == "" })
 	s.Put("/secrets", fakekube.Object("istio-system", "more", `{}`, data(1)))
-	until(t, ch, "the bound", func(o told) bool { return strings.Contains(o.err, "more than 5000 objects or keys") })
+	until(t, ch, "the bound", func(o listed) bool { return strings.Contains(o.err, "more than 5000 objects or keys") })
 }
