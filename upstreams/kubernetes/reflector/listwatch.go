@@ -18,21 +18,8 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// listerWatcher sends the requests of client-go's reflector. It implements cache.ListerWatcherWithContext.
-type listerWatcher struct{ *Reflector }
-
-// List implements cache.Lister. Nobody calls it.
-func (r listerWatcher) List(options metav1.ListOptions) (runtime.Object, error) {
-	return r.ListWithContext(context.Background(), options)
-}
-
-// Watch implements cache.Watcher. Nobody calls it.
-func (r listerWatcher) Watch(options metav1.ListOptions) (watch.Interface, error) {
-	return r.WatchWithContext(context.Background(), options)
-}
-
-// ListWithContext implements cache.ListerWithContext.
-func (r listerWatcher) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+// listed sends the request of client-go's reflector for a list.
+func (r *Reflector) listed(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	if !r.running.TryRLock() {
 		return nil, context.Canceled
 	}
@@ -49,7 +36,7 @@ func (r listerWatcher) ListWithContext(ctx context.Context, options metav1.ListO
 }
 
 // list returns one page of a list.
-func (r listerWatcher) list(ctx context.Context, options metav1.ListOptions) (_ *object.List, err error) {
+func (r *Reflector) list(ctx context.Context, options metav1.ListOptions) (_ *object.List, err error) {
 	defer func() {
 		if err != nil {
 			r.reading.Load().Close()
@@ -64,8 +51,8 @@ func (r listerWatcher) list(ctx context.Context, options metav1.ListOptions) (_ 
 	return l, s.cause(err)
 }
 
-// WatchWithContext implements cache.WatcherWithContext.
-func (r listerWatcher) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+// watched sends the request of client-go's reflector for a watch.
+func (r *Reflector) watched(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	streams := options.SendInitialEvents != nil && *options.SendInitialEvents
 	if streams && r.cuts.Load() >= maxCuts {
@@ -129,7 +116,7 @@ func (r *Reflector) continues() error {
 // precedes returns an error if the server has not reached a version yet. After a restore of etcd, a server
 // accepts a watch from such a version, and sends nothing until it reaches it. But it refuses a list of at
 // least that version. client-go's reflector then lists from the beginning.
-func (r listerWatcher) precedes(ctx context.Context, version string) error {
+func (r *Reflector) precedes(ctx context.Context, version string) error {
 	defer func() { r.reading.Load().Close() }()
 	_, err := r.list(ctx, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Limit: 1})
 	return err

@@ -166,7 +166,7 @@ func (r *Reflector) Run(ctx context.Context) {
 func (r *Reflector) follow(ctx context.Context) {
 	logger, c := logr.Discard(), endingClock{ctx: ctx}
 	backoff := wait.Backoff{Duration: r.Pace.Retry, Cap: r.Pace.RetryMax, Steps: 40, Factor: 2, Jitter: 1}
-	reflector := cache.NewReflectorWithOptions(listerWatcher{r}, &object.Object{}, store{r}, cache.ReflectorOptions{
+	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: r.listed, WatchFuncWithContext: r.watched}, &object.Object{}, store{r}, cache.ReflectorOptions{
 		Name: "meshrelay", TypeDescription: r.Name, Logger: &logger, Clock: c, Backoff: &backoff,
 	})
 	for pause := backoff.DelayWithReset(c, recovered); ctx.Err() == nil; {

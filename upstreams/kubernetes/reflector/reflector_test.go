@@ -26,9 +26,8 @@ import (
 
 // These are what an upgrade of client-go may change.
 var (
-	_ cache.ReflectorStore           = store{}
-	_ cache.ListerWatcherWithContext = listerWatcher{}
-	_ watch.Decoder                  = (*stream)(nil)
+	_ cache.ReflectorStore = store{}
+	_ watch.Decoder        = (*stream)(nil)
 )
 
 func TestAPauseEndsWithItsContext(t *testing.T) {
@@ -172,7 +171,7 @@ func TestAListHasSoManyPages_K8(t *testing.T) {
 		Begin:   func() *object.Reading { return object.NewBudget(0).Begin(false) },
 	}, sink)
 	page := func(more string) error {
-		_, err := listerWatcher{r}.ListWithContext(t.Context(), metav1.ListOptions{Continue: more})
+		_, err := r.listed(t.Context(), metav1.ListOptions{Continue: more})
 		return err
 	}
 	if err := errors.Join(page(""), page("more"), page("more")); err != nil || r.pages.Load() != 3 {
@@ -206,11 +205,11 @@ func TestAListThatFailsTakesNoRoom_K7(t *testing.T) {
 	}
 	lists := object.NewBudget(2000)
 	sink := &failures{Sink: brittle{}}
-	r := listerWatcher{New(Config{
+	r := New(Config{
 		Path: "/api/v1/services", SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
 		Connect: connect(t, server.StartInMemory(t)),
 		Begin:   func() *object.Reading { return lists.Begin(false) },
-	}, sink)}
+	}, sink)
 	fits := func() bool { // whether nothing is charged
 		reading := lists.Begin(true)
 		defer reading.Close()
@@ -219,11 +218,11 @@ func TestAListThatFailsTakesNoRoom_K7(t *testing.T) {
 	if !fits() {
 		t.Fatal("an empty budget has no room")
 	}
-	if _, err := r.ListWithContext(t.Context(), metav1.ListOptions{}); err != nil || fits() {
+	if _, err := r.listed(t.Context(), metav1.ListOptions{}); err != nil || fits() {
 		t.Errorf("a list of one page is not counted, %v", err)
 	}
 	server.Set(func() { fails = true })
-	if _, err := r.ListWithContext(t.Context(), metav1.ListOptions{Continue: "more"}); err == nil || !fits() {
+	if _, err := r.listed(t.Context(), metav1.ListOptions{Continue: "more"}); err == nil || !fits() {
 		t.Errorf("a list whose second page has failed is counted, %v", err)
 	}
 	server.Set(func() { fails = false })
