@@ -194,13 +194,8 @@ var ErrNoCredentials = errors.New("there are no credentials yet")
 // Get sends a request, and returns an answer 200. The caller closes the body. For any other answer it returns
 // an error of package apierrors. A compressed answer is an error: a few KiB of it may be many MiB.
 func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
-	return c.send(ctx, http.MethodGet, path, query, accept, nil)
-}
-
-// send sends a request, with a body in JSON unless it is nil, and returns an answer 200 or 201 as Get does.
-func (c *Conn) send(ctx context.Context, method, path string, query url.Values, accept string, content []byte) (*http.Response, error) {
-	resp, err := c.do(ctx, method, path, query, accept, AcceptJSON, content)
-	if err != nil || resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusCreated && method == http.MethodPost {
+	resp, err := c.do(ctx, http.MethodGet, path, query, accept, "", nil)
+	if err != nil || resp.StatusCode == http.StatusOK {
 		return resp, err
 	}
 	defer resp.Body.Close()
