@@ -87,32 +87,23 @@ func (g *ingresses) remove(kind mirror.Kind, n objectName) {
 func (g *ingresses) synced(kind mirror.Kind) { g.state.Synced(ingressInputs[kind]) }
 
 // flush implements maker.
-func (g *ingresses) flush() (changes []output) {
-	for _, c := range g.state.Flush() {
-		if c.Output == nil {
-			changes = append(changes, output{key: c.Key})
-		} else {
-			changes = append(changes, g.output(c.Output))
-		}
-	}
-	return changes
-}
+func (g *ingresses) flush() []output { return g.outputs(g.state.Flush()) }
 
 // all implements maker.
-func (g *ingresses) all() (outputs []output) {
-	for _, out := range g.state.All() {
-		outputs = append(outputs, g.output(out))
-	}
-	return outputs
-}
+func (g *ingresses) all() []output { return g.outputs(g.state.All()) }
 
-func (g *ingresses) output(out *ingress.Output) output {
-	return output{
-		key: out.Key, digest: out.Digest(), size: proto.Size(out.Body),
-		make: func() (*mirror.Resource, error) {
-			return made(mirror.Spec{Key: out.Key, Source: g.upstream, Annotations: out.Annotations}, out.Body)
-		},
+func (g *ingresses) outputs(all []*ingress.Output) []output {
+	out := make([]output, len(all))
+	for i, o := range all {
+		if out[i] = (output{key: o.Key}); o.Body == nil {
+			continue
+		}
+		out[i].digest, out[i].size = o.Digest(), proto.Size(o.Body)
+		out[i].make = func() (*mirror.Resource, error) {
+			return made(mirror.Spec{Key: o.Key, Source: g.upstream, Annotations: o.Annotations}, o.Body)
+		}
 	}
+	return out
 }
 
 // lost implements maker.

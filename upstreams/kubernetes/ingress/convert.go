@@ -18,7 +18,7 @@ import (
 type Output struct {
 	Key         mirror.Key
 	Annotations map[string]string
-	// Body is a *networking.Gateway or a *networking.VirtualService.
+	// Body is a *networking.Gateway or a *networking.VirtualService, nil for a removed output, which has only the Key.
 	Body proto.Message
 	// Origins are its Ingresses, at least one, in their order.
 	Origins []Name

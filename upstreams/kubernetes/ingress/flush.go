@@ -13,16 +13,9 @@ import (
 	"meshrelay/mirror"
 )
 
-// Change is an output that changed.
-type Change struct {
-	Key mirror.Key
-	// Output is nil for a removed output.
-	Output *Output
-}
-
 // Flush returns the outputs that changed since the last call: Gateways before VirtualServices, each
-// sorted by namespace and name. It returns nothing before all inputs have synced.
-func (s *State) Flush() (changes []Change) {
+// sorted by namespace and name. Removed ones have no Body. It returns nothing before all inputs have synced.
+func (s *State) Flush() (changes []*Output) {
 	if s.synced != [inputs]bool{true, true, true} {
 		return nil
 	}
@@ -42,10 +35,10 @@ func (s *State) Flush() (changes []Change) {
 	s.flushHosts(now)
 	for key, out := range now {
 		if s.replace(key, out) {
-			changes = append(changes, Change{key, out})
+			changes = append(changes, cmp.Or(out, &Output{Key: key}))
 		}
 	}
-	slices.SortFunc(changes, func(a, b Change) int {
+	slices.SortFunc(changes, func(a, b *Output) int {
 		return cmp.Or(
 			strings.Compare(a.Key.Kind.Kind, b.Key.Kind.Kind), // Gateway, VirtualService
 			strings.Compare(a.Key.Namespace, b.Key.Namespace),
@@ -60,17 +53,14 @@ func (s *State) Flush() (changes []Change) {
 
 // All returns all outputs, in the order of Flush. The next Flush returns the changes after that. All returns
 // nothing before all inputs have synced.
-func (s *State) All() (outputs []*Output) {
+func (s *State) All() []*Output {
 	clear(s.outputs)
 	for _, e := range s.ingresses {
 		if e.converted {
 			s.change(e)
 		}
 	}
-	for _, c := range s.Flush() {
-		outputs = append(outputs, c.Output)
-	}
-	return outputs
+	return s.Flush()
 }
 
 // Counts returns the number of Ingresses, and of those that are converted.

@@ -147,7 +147,7 @@ func convertAll(in allInputs, o Options) (outputs []*Output) {
 		s.Synced(i)
 	}
 	for _, c := range s.Flush() {
-		outputs = append(outputs, c.Output)
+		outputs = append(outputs, c)
 	}
 	return outputs
 }
@@ -166,16 +166,16 @@ func (w *world) want(lines ...string) {
 
 // show returns "gw NS/NAME: SERVER, …" or "vs NS/NAME: HOST @ GATEWAY, … : ROUTE, …", and "-" for
 // an output that is gone. Servers are PORT:HOST+…=SECRET, routes MATCH>DESTINATION.
-func show(c Change) string {
+func show(c *Output) string {
 	name := c.Key.Namespace + "/" + strings.ReplaceAll(c.Key.Name, generatedName, "~")
 	switch {
-	case c.Output == nil && c.Key.Kind == gatewayKind:
+	case c.Body == nil && c.Key.Kind == gatewayKind:
 		return "gw " + name + ": -"
-	case c.Output == nil:
+	case c.Body == nil:
 		return "vs " + name + ": -"
 	case c.Key.Kind == gatewayKind:
 		var servers []string
-		for _, s := range c.Output.Body.(*networking.Gateway).Servers {
+		for _, s := range c.Body.(*networking.Gateway).Servers {
 			server := fmt.Sprintf("%d:%s", s.Port.Number, strings.Join(s.Hosts, "+"))
 			if s.Tls != nil {
 				server += "=" + s.Tls.CredentialName
@@ -184,7 +184,7 @@ func show(c Change) string {
 		}
 		return "gw " + name + ": " + strings.Join(servers, ", ")
 	}
-	vs := c.Output.Body.(*networking.VirtualService)
+	vs := c.Body.(*networking.VirtualService)
 	var routes []string
 	for _, r := range vs.Http {
 		d := r.Route[0].Destination

@@ -100,8 +100,8 @@ func FuzzObjects(f *testing.F) {
 				_ = tellAs(s, kind, b) // most of it does not decode
 			}
 			for _, c := range s.Flush() {
-				if c.Output != nil {
-					check(t, c.Output)
+				if c.Body != nil {
+					check(t, c)
 				}
 			}
 		}

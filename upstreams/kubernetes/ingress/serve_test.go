@@ -51,11 +51,11 @@ func serve(in io.Reader, out io.Writer) error {
 		}
 		all := []output{}
 		for _, c := range s.Flush() {
-			body, err := proto.Marshal(c.Output.Body)
+			body, err := proto.Marshal(c.Body)
 			if err != nil {
 				return err
 			}
-			all = append(all, output{c.Key.Kind.Kind, c.Key.Namespace, c.Key.Name, c.Output.Annotations, body})
+			all = append(all, output{c.Key.Kind.Kind, c.Key.Namespace, c.Key.Name, c.Annotations, body})
 		}
 		if err := answers.Encode(all); err != nil {
 			return err

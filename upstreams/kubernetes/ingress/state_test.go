@@ -274,14 +274,14 @@ func TestChangesComeToWhatAConversionOfAllMakes(t *testing.T) {
 		s, in, outputs := New(o), allInputs{}, map[mirror.Key]*Output{}
 		flush := func() {
 			for _, c := range s.Flush() {
-				if c.Output == nil {
+				if c.Body == nil {
 					if outputs[c.Key] == nil {
 						t.Fatalf("%v is removed, and was never there", c.Key)
 					}
 					delete(outputs, c.Key)
 					continue
 				}
-				outputs[c.Key] = c.Output
+				outputs[c.Key] = c
 			}
 		}
 		for i := range inputs {
@@ -324,7 +324,7 @@ func TestAllReturnsWhatConvertDoes(t *testing.T) {
 	first := s.Flush()
 	s.Remove(Ingresses, Name{"shop", "b"})
 	all := s.All()
-	if len(first) != 4 || len(all) != 2 || all[0].Key != first[0].Key || all[0].Digest() != first[0].Output.Digest() {
+	if len(first) != 4 || len(all) != 2 || all[0].Key != first[0].Key || all[0].Digest() != first[0].Digest() {
 		t.Errorf("first %v, all %v", first, all)
 	}
 	if more := s.Flush(); len(more) != 0 {
