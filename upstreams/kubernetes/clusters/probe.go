@@ -7,13 +7,15 @@ import (
 	"log/slog"
 	"os/exec"
 	"slices"
-	"strings"
 	"syscall"
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/text"
 )
+
+// cure is for whatever kubeconfig is not used: the reason tells what of it.
+const cure = "correct the kubeconfig; if you trust who writes it, allow its server or proxy in clusters[].allowServers, and its program in clusters[].allowExec; or name the cluster in clusters[].ignore"
 
 // maxNamed bounds the clusters in the text of a finding.
 const maxNamed = 5
@@ -79,7 +81,7 @@ func judged(st Status) (found []doctor.Finding) {
 		if r.ID != "" {
 			what = fmt.Sprintf("cluster %s is not followed", r.ID)
 		}
-		found = append(found, doctor.Doubt("kubeconfig", r.Origin, what, r.Reason, cureOf(r.Reason)))
+		found = append(found, doctor.Doubt("kubeconfig", r.Origin, what, r.Reason, cure))
 	}
 	if more := st.RefusedTotal - maxNamed; more > 0 {
 		found = append(found, doctor.Doubt("kubeconfig", st.From, fmt.Sprintf("%d more are not followed", more), "", "see relay clusters, when the relay runs"))
@@ -95,21 +97,4 @@ func judged(st Status) (found []doctor.Finding) {
 		found = append(found, doctor.Good("clusters", st.From, "found: %s", text.Some(names, maxNamed)))
 	}
 	return found
-}
-
-// cureOf returns the cure for the reason why a kubeconfig is not used.
-func cureOf(reason string) string {
-	switch {
-	case strings.Contains(reason, "proxy-url"):
-		return "list the proxy in clusters[].allowServers, if you trust it, or take the proxy-url out"
-	case strings.Contains(reason, "allowServers"):
-		return "list the server in clusters[].allowServers, if you trust it"
-	case strings.Contains(reason, "allowExec"), strings.Contains(reason, "program"):
-		return "let it run that program by clusters[].allowExec, if you trust who writes the kubeconfigs, or put a token into it"
-	case strings.Contains(reason, "already"), strings.Contains(reason, "which is that of"):
-		return "leave out one of the two, or name it in clusters[].ignore"
-	case strings.Contains(reason, "there are more than"):
-		return "leave out others by clusters[].ignore"
-	}
-	return "correct the kubeconfig, or name the cluster in clusters[].ignore"
 }

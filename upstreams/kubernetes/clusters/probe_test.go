@@ -47,9 +47,9 @@ func TestDoctorLooksAtThePlacesOfClusters(t *testing.T) {
 			secret: func(h *hubServer) map[string][]byte { return map[string][]byte{"west": h.withProgram("plugin")} }},
 		"an allowed program that is not there": {parts: fmt.Sprintf(secrets, ", allowExec: [no-such-plugin]"), secret: plain, level: doctor.Warning, check: "program", what: "an allowed program", fix: "PATH"},
 		"programs without servers":             {parts: fmt.Sprintf(secrets, ", allowExec: [sh], allowServers: []"), secret: plain, level: doctor.Warning, check: "servers", what: "clusters[].allowServers is missing", fix: "in clusters[].allowServers"},
-		"a program whose credential could go anywhere": {parts: fmt.Sprintf(secrets, ", allowExec: [sh], allowServers: []"), level: doctor.Warning, check: "kubeconfig", what: "cluster west is not followed", fix: "list the server in clusters[].allowServers",
+		"a program whose credential could go anywhere": {parts: fmt.Sprintf(secrets, ", allowExec: [sh], allowServers: []"), level: doctor.Warning, check: "kubeconfig", what: "cluster west is not followed", fix: "allow its server or proxy in clusters[].allowServers",
 			secret: func(h *hubServer) map[string][]byte { return map[string][]byte{"west": h.withProgram("sh")} }},
-		"a server that is not allowed": {parts: fmt.Sprintf(secrets, ", allowServers: [\"*.example\"]"), secret: plain, level: doctor.Warning, check: "kubeconfig", what: "127.0.0.1 is a loopback, link-local or unspecified address", fix: "list the server in clusters[].allowServers"},
+		"a server that is not allowed": {parts: fmt.Sprintf(secrets, ", allowServers: [\"*.example\"]"), secret: plain, level: doctor.Warning, check: "kubeconfig", what: "127.0.0.1 is a loopback, link-local or unspecified address", fix: "allow its server or proxy in clusters[].allowServers"},
 		"a rotten kubeconfig": {parts: fmt.Sprintf(secrets, ""), level: doctor.Warning, check: "kubeconfig", what: "it is not a kubeconfig", fix: "correct the kubeconfig",
 			secret: func(*hubServer) map[string][]byte { return map[string][]byte{"west": []byte("rotten")} }},
 	} {
