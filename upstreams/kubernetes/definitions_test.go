@@ -23,7 +23,7 @@ func TestDefinitionsThatChangeAreNoticedWithoutAPoll_K1(t *testing.T) {
 
 func noticesDefinitions(s *apiServer) {
 	s.pace.discover = time.Hour
-	s.TellDefinitions()
+	s.Define("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", "v1")
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "  guard: {percent: 100}\n")
 	w.synced()

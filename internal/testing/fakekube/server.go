@@ -50,7 +50,6 @@ type Server struct {
 	oldest   int                 // events up to this version are compacted
 	changed  chan struct{}       // closed at each change
 	requests []string            // the newest maxRequests: method, path and query
-	tells    bool                // clients may watch definitions
 	lists    map[string]rest     // unfinished lists, by token
 	tokens   int
 	uids     int
@@ -94,8 +93,10 @@ func New() *Server {
 	return s
 }
 
-// Define makes the server serve a kind in some versions, or stop serving it if there are none.
+// Define makes the server serve a kind in some versions, or stop serving it if there are none. Clients that watch
+// definitions are told, if these are a kind that it serves.
 func (s *Server) Define(group, kind, plural string, versions ...string) {
+	const definitions = "customresourcedefinitions"
 	tells := false
 	s.Set(func() {
 		s.kind[group+"/"+plural] = kind
@@ -103,17 +104,12 @@ func (s *Server) Define(group, kind, plural string, versions ...string) {
 		for _, v := range versions {
 			all = append(all, plural+" "+v)
 		}
-		s.kinds[group], tells = all, s.tells
+		s.kinds[group] = all
+		tells = slices.Contains(s.kinds["apiextensions.k8s.io"], definitions+" v1") && plural != definitions
 	})
 	if tells {
-		s.Put("apiextensions.k8s.io/customresourcedefinitions", map[string]any{"metadata": map[string]any{"name": plural + "." + group}})
+		s.Put("apiextensions.k8s.io/"+definitions, map[string]any{"metadata": map[string]any{"name": plural + "." + group}})
 	}
-}
-
-// TellDefinitions lets clients watch definitions.
-func (s *Server) TellDefinitions() {
-	s.Define("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", "v1")
-	s.Set(func() { s.tells = true })
 }
 
 // Set changes fields of the server, and wakes the watches.
@@ -283,9 +279,14 @@ func (s *Server) object(w http.ResponseWriter, of, key string) {
 	}
 	_, name, _ := strings.Cut(key, "/")
 	group, plural, _ := strings.Cut(of, "/")
+	refuse(w, apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: plural}, name))
+}
+
+// refuse answers a request with an error.
+func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusNotFound)
-	_ = json.NewEncoder(w).Encode(apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: plural}, name).Status()) // the client may be gone
+	w.WriteHeader(int(err.ErrStatus.Code))
+	_ = json.NewEncoder(w).Encode(err.ErrStatus) // the client may be gone
 }
 
 // RoundTrip answers a request without a network, and without a goroutine: a test with synctest can use it.

@@ -83,9 +83,7 @@ func (s *Server) change(w http.ResponseWriter, r *http.Request) {
 	var status *apierrors.StatusError
 	switch {
 	case errors.As(err, &status):
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(int(status.ErrStatus.Code))
-		_ = json.NewEncoder(w).Encode(status.ErrStatus) // the client may be gone
+		refuse(w, status)
 	case err != nil:
 		Fail(w, http.StatusInternalServerError, err.Error())
 	default:
