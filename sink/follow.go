@@ -23,11 +23,10 @@ import (
 
 const (
 	rediscover   = 30 * time.Second // between two discoveries, and readings of the credentials
-	syncTimeout  = 30 * time.Second
-	maxObjects   = 128 << 20       // bytes of the metadata of one list
-	maxOwned     = 200_000         // objects with the label, when more of them are not desired
-	objectNeeds  = 256 + 4*maxText // bytes that are kept of an object, about
-	discoverSoon = time.Second     // after a start or a failure; then twice as long each time
+	maxObjects   = 128 << 20        // bytes of the metadata of one list
+	maxOwned     = 200_000          // objects with the label, when more of them are not desired
+	objectNeeds  = 256 + 4*maxText  // bytes that are kept of an object, about
+	discoverSoon = time.Second      // after a start or a failure; then twice as long each time
 )
 
 // follower follows the metadata of the sink's objects of one kind. It implements reflector.Sink.
@@ -294,7 +293,7 @@ func (e *engine) follow(ctx context.Context, r discovery.Resource) {
 	f := &follower{Resource: r, e: e, cancel: cancel}
 	e.kinds[r.Kind] = f
 	reader := reflector.New(reflector.Config{
-		Name: r.Kind.String(), Path: r.Path(""), Selector: mirror.SinkLabel + "=" + e.spec.Name, Owners: true, SyncTimeout: syncTimeout,
+		Name: r.Kind.String(), Path: r.Path(""), Selector: mirror.SinkLabel + "=" + e.spec.Name, Owners: true,
 		AcceptList: apiserver.AcceptMetadataList, AcceptWatch: apiserver.AcceptMetadata + "," + apiserver.AcceptJSON,
 		Pace:    reflector.Pace{Retry: 800 * time.Millisecond, RetryMax: 30 * time.Second, Request: 800 * time.Millisecond, Forgive: time.Hour},
 		Connect: e.cluster.Verify, Begin: func() *object.Reading { return e.lists.Begin(true) }, Log: e.log,

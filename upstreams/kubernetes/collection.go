@@ -55,14 +55,11 @@ func (s *Source) newCollections(of discovery.Resource) []*collection {
 	return all
 }
 
-// syncTimeout is how long a server may bring nothing, or less than 1 KiB, while it has not sent all that there is.
-const syncTimeout = 30 * time.Second
-
 // newReflector returns a reflector that passes the objects of a collection to a sink.
 func (s *Source) newReflector(c *collection, sink reflector.Sink) *reflector.Reflector {
 	cfg := reflector.Config{
 		Name: c.Kind.String(), Path: c.Path(c.namespace), AcceptList: apiserver.AcceptJSON, AcceptWatch: apiserver.AcceptJSON,
-		SyncTimeout: syncTimeout, Connect: s.cluster.Verify, Log: s.log,
+		Connect: s.cluster.Verify, Log: s.log,
 		Pace:  reflector.Pace{Retry: s.pace.retry, RetryMax: s.pace.retryMost, Request: s.pace.asks, Ended: s.pace.grace / 3, Forgive: s.pace.forgive},
 		Begin: func() *object.Reading { return s.lists.Begin(c.Kind == ledger.Namespaces) },
 	}

@@ -124,7 +124,7 @@ func (r *Reflector) precedes(ctx context.Context, version string) error {
 
 // mode is what a response contains.
 type mode struct {
-	lists   bool // all objects come first; until then, a silence of SyncTimeout is an error
+	lists   bool // all objects come first; until then, a silence of syncTimeout is an error
 	watches bool // changes come
 	most    time.Duration
 }

@@ -47,7 +47,7 @@ func TestAPanicOfASinkIsThatOfRun(t *testing.T) {
 				failing := in == "Failed"
 				r := New(Config{
 					Name: "ServiceEntry", Path: "/apis/networking.istio.io/v1/serviceentries", AcceptList: apiserver.AcceptJSON, AcceptWatch: apiserver.AcceptJSON,
-					SyncTimeout: time.Minute, Pace: Pace{Retry: time.Millisecond, RetryMax: time.Millisecond, Request: time.Millisecond, Forgive: time.Hour}, Log: slog.New(slog.DiscardHandler),
+					Pace: Pace{Retry: time.Millisecond, RetryMax: time.Millisecond, Request: time.Millisecond, Forgive: time.Hour}, Log: slog.New(slog.DiscardHandler),
 					Connect: func(ctx context.Context) (*apiserver.Conn, error) {
 						if failing {
 							return nil, io.ErrUnexpectedEOF

@@ -31,8 +31,10 @@ import (
 
 const (
 	// maxCuts is the number of consecutive streaming lists that may be cut off before lists are requested in
-	// pages. One that is silent for SyncTimeout counts as maxCuts.
+	// pages. One that is silent for syncTimeout counts as maxCuts.
 	maxCuts = 3
+	// syncTimeout is how long a server may bring nothing, or less than 1 KiB, while it has not sent all that there is.
+	syncTimeout = 30 * time.Second
 	// overtime is how much longer than requested a watch may last.
 	overtime = time.Minute
 	// maxList and maxPages bound all pages of a list together. 300,000 objects of 5 KB need 600 pages, and 20
@@ -83,7 +85,6 @@ type Config struct {
 	Path, Selector          string // of the collection, and of the labels of its objects
 	AcceptList, AcceptWatch string // media types
 	Owners                  bool   // as in object.Decoder
-	SyncTimeout             time.Duration
 	Pace                    Pace
 	// Connect returns the connection for a request. Its error is the error of the request.
 	Connect func(context.Context) (*apiserver.Conn, error)

@@ -89,7 +89,7 @@ func (r *Reflector) dripping(t *testing.T, m mode, times, bytes int, text string
 func TestAServerThatDripsIsSilent_K8(t *testing.T) {
 	for bytes, want := range map[int]time.Duration{1: 30 * time.Second, 300: 30 * time.Second, 512: time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			r := New(Config{SyncTimeout: 30 * time.Second}, nil)
+			r := New(Config{}, nil)
 			began := time.Now()
 			s := r.dripPage(t, true, forever, bytes, "")
 			_, err := s.List()
@@ -104,7 +104,7 @@ func TestAServerThatDripsIsSilent_K8(t *testing.T) {
 
 func TestAListThatHasNoEndEndsWithAllItsPages_K8(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(Config{SyncTimeout: 30 * time.Second}, nil)
+		r := New(Config{}, nil)
 		began := time.Now()
 		for page := range 3 {
 			s := r.dripPage(t, page == 0, 150, 512, `{"metadata":{"resourceVersion":"1","continue":"c"},"items":[]}`) // 25 minutes
@@ -123,7 +123,7 @@ func TestAListThatHasNoEndEndsWithAllItsPages_K8(t *testing.T) {
 
 func TestAStreamingListThatHasNoEndEnds_K8(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(Config{SyncTimeout: 30 * time.Second}, nil)
+		r := New(Config{}, nil)
 		began, s := time.Now(), r.dripping(t, mode{lists: true, watches: true, most: 10*time.Minute + overtime}, forever, 512, "")
 		_, _, err := s.Decode()
 		s.stop()
@@ -166,7 +166,7 @@ func TestAListHasSoManyPages_K8(t *testing.T) {
 	}
 	sink := &failures{}
 	r := New(Config{
-		Path: "/api/v1/services", SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
+		Path: "/api/v1/services", Log: slog.New(slog.DiscardHandler),
 		Connect: connect(t, server.StartInMemory(t)),
 		Begin:   func() *object.Reading { return object.NewBudget(0).Begin(false) },
 	}, sink)
@@ -206,7 +206,7 @@ func TestAListThatFailsTakesNoRoom_K7(t *testing.T) {
 	lists := object.NewBudget(2000)
 	sink := &failures{Sink: brittle{}}
 	r := New(Config{
-		Path: "/api/v1/services", SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
+		Path: "/api/v1/services", Log: slog.New(slog.DiscardHandler),
 		Connect: connect(t, server.StartInMemory(t)),
 		Begin:   func() *object.Reading { return lists.Begin(false) },
 	}, sink)

@@ -44,7 +44,7 @@ type stream struct {
 // newStream returns a stream without a body.
 func (r *Reflector) newStream(ctx context.Context, m mode) *stream {
 	ctx, cancel := context.WithCancelCause(ctx)
-	s := &stream{r: r, ctx: ctx, cancel: cancel, watches: m.watches, patience: r.SyncTimeout, awaits: m.lists && m.watches}
+	s := &stream{r: r, ctx: ctx, cancel: cancel, watches: m.watches, patience: syncTimeout, awaits: m.lists && m.watches}
 	s.silence = time.AfterFunc(s.patience, func() { cancel(errSilent) })
 	s.overtime = time.AfterFunc(m.most, func() { cancel(errSilent) })
 	return s
