@@ -57,6 +57,7 @@ type Source struct {
 	refused []intake.Refusal         // in the last reading
 	// repeating: the feed waits for a reading of all files.
 	repeating bool
+	blind     error // why the files are polled, nil if they are watched
 	// taken: the feed has accepted everything, so that an unchanged reading is not fed again.
 	taken bool
 
@@ -145,9 +146,10 @@ func (s *Source) read(feed upstreams.Feed, blind error) error {
 	if err := s.scanner.scan(s.path); err != nil {
 		return err
 	}
-	if s.taken && !s.scanner.changed && !s.repeating && s.watchedAs(blind) {
+	if s.taken && !s.scanner.changed && !s.repeating && fmt.Sprint(blind) == fmt.Sprint(s.blind) {
 		return nil
 	}
+	s.blind = blind
 	s.feed(feed, blind)
 	// A file that is broken, or that is being written, may still contain resources that seem deleted. Then
 	// the next reading counts as the repetition.
@@ -156,13 +158,6 @@ func (s *Source) read(feed upstreams.Feed, blind error) error {
 		feed.Tell(intake.Repeated{})
 	}
 	return nil
-}
-
-// watchedAs reports whether the status already shows blind.
-func (s *Source) watchedAs(blind error) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return blind == nil && s.st.LastError == "" || blind != nil && s.st.LastError == blind.Error()
 }
 
 // feed feeds the content of all files, and logs their problems.

@@ -46,12 +46,12 @@ type IngressDetail struct {
 // notes returns lines for operators about an API server.
 func (d *Detail) notes() (lines []string) {
 	if d.Namespaces > 0 {
-		lines = append(lines, fmt.Sprintf("%d of %s selected", d.Selected, count(d.Namespaces, "namespace")))
+		lines = append(lines, fmt.Sprintf("%d of %d namespaces selected", d.Selected, d.Namespaces))
 	}
 	add := func(named []string, all int, of string) {
 		lines = append(lines, named...)
 		if more := all - len(named); more > 0 {
-			lines = append(lines, fmt.Sprintf("not listed: %s of its %s", count(more, "problem"), of))
+			lines = append(lines, fmt.Sprintf("problems of its %s that are not listed: %d", of, more))
 		}
 	}
 	add(d.NamespaceProblems, d.NamespaceProblemsTotal, "namespaces")
@@ -63,11 +63,4 @@ func (d *Detail) notes() (lines []string) {
 		lines = append(lines, fmt.Sprintf("unknown fields in objects of %s: this build leaves them out", strings.Join(d.UnknownFields, ", ")))
 	}
 	return lines
-}
-
-func count(n int, thing string) string {
-	if n != 1 {
-		thing += "s"
-	}
-	return fmt.Sprint(n, " ", thing)
 }

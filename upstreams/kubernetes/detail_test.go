@@ -14,10 +14,10 @@ func TestNotesTellWhatOfAClusterIsLeftOut(t *testing.T) {
 	}
 	const want = `12 of 80 namespaces selected
 Namespace shop: metadata.labels is no object
-not listed: 1 problem of its namespaces
+problems of its namespaces that are not listed: 1
 Service shop/a: spec.ports: it is a text
 Ingress shop/a: spec.defaultBackend: not converted
-not listed: 2 problems of its Ingresses
+problems of its Ingresses that are not listed: 2
 unknown fields in objects of networking.istio.io/Sidecar: this build leaves them out`
 	if got := strings.Join(d.notes(), "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -44,7 +44,7 @@ func (s *apiServer) keeps(dir, settings, more string) (w *world, end func()) {
 // answered waits until the server has told all that it has, and what is gone was judged.
 func (w *world) answered() {
 	w.t.Helper()
-	w.until("all is answered", func() bool { return w.source.runs.Load() && w.source.ledger.Answered() })
+	w.until("all is answered", func() bool { return w.source.runs.Load() && w.source.feed.Synced() })
 	w.synced()
 }
 

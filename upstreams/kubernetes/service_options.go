@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,7 +50,7 @@ func (s *Source) readServiceOptions(ctx context.Context, conn *apiserver.Conn) e
 		}
 	}
 	s.optionsRead = true
-	if !now.Equal(s.serviceOptions) {
+	if !reflect.DeepEqual(now, s.serviceOptions) {
 		s.serviceOptions = now
 		s.ledger.Change(s.makes, func() { s.makes.do(func(state *services.State) { state.SetOptions(now) }) })
 	}

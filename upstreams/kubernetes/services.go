@@ -171,9 +171,7 @@ func (m *serviceMaker) take(_ mirror.Kind, o *object.Object) error {
 	if o.Made.InputErr != nil {
 		return o.Made.InputErr
 	}
-	if in, is := o.Made.Input.(services.Decoded); is {
-		m.do(func(s *services.State) { s.Set(in) })
-	}
+	m.do(func(s *services.State) { s.Set(o.Made.Input) })
 	return nil
 }
 

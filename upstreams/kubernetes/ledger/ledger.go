@@ -331,10 +331,3 @@ func (l *Ledger) close(c intake.Closed, fallback string) {
 	l.closed = &c
 	l.feed.Tell(c)
 }
-
-// Answered reports whether all entries have answered on the present stream.
-func (l *Ledger) Answered() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.begun && l.open && len(l.awaited) == 0
-}

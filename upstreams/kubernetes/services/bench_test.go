@@ -17,7 +17,7 @@ import (
 // many are 5,000 Services of 10 pods, in 20 namespaces.
 const many, podsEach = 5000, 10
 
-func decodedOf(tb testing.TB, in Input, namespace, name string, labels map[string]string, spec, status string) Decoded {
+func decodedOf(tb testing.TB, in Input, namespace, name string, labels map[string]string, spec, status string) object.Input {
 	d, err := Decode(in, &object.Object{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}, Spec: []byte(spec), Status: []byte(status)})
 	if err != nil {
 		tb.Fatal(err)
@@ -25,7 +25,7 @@ func decodedOf(tb testing.TB, in Input, namespace, name string, labels map[strin
 	return d
 }
 
-func podOf(tb testing.TB, i, n, version int) Decoded {
+func podOf(tb testing.TB, i, n, version int) object.Input {
 	namespace, name := fmt.Sprintf("team-%02d", i%20), fmt.Sprintf("service-%04d", i)
 	return decodedOf(tb, Pods, namespace, fmt.Sprintf("%s-%d", name, n), map[string]string{"app": name, "version": fmt.Sprint(version), "security.istio.io/tlsMode": "istio"},
 		`{"nodeName":"n1","serviceAccountName":"default"}`, fmt.Sprintf(`{"phase":"Running","podIP":"10.%d.%d.%d","conditions":[{"type":"Ready","status":"True"}]}`, n, i>>8, i&255))
@@ -82,7 +82,7 @@ func BenchmarkEndpointsOf5000Services(b *testing.B) {
 func BenchmarkChangeOfAPodBeside5000Services(b *testing.B) {
 	s, _ := manyServices(b)
 	s.Flush()
-	versions := [2]Decoded{podOf(b, 7, 3, 1), podOf(b, 7, 3, 2)}
+	versions := [2]object.Input{podOf(b, 7, 3, 1), podOf(b, 7, 3, 2)}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		s.Set(versions[i%2])

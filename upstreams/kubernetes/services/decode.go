@@ -43,12 +43,7 @@ var (
 // Name is the name of an object. Namespace is empty for Nodes and Namespaces.
 type Name struct{ Namespace, Name string }
 
-// Decoded is what a State needs of an object. It never changes.
-type Decoded interface {
-	// Size returns about how many bytes a State takes for it. Texts count for each object that has them.
-	Size() int
-}
-
+// decoded is what a State needs of an object. It never changes.
 type decoded struct {
 	in      Input
 	name    Name
@@ -56,7 +51,7 @@ type decoded struct {
 	size    int
 }
 
-// Size implements Decoded.
+// Size implements object.Input. Texts count for each object that has them.
 func (d *decoded) Size() int { return d.size }
 
 const (
@@ -68,7 +63,7 @@ const (
 )
 
 // Decode returns what a State needs of an object. Any goroutine may call it. The result does not refer to the object.
-func Decode(in Input, o *object.Object) (Decoded, error) {
+func Decode(in Input, o *object.Object) (object.Input, error) {
 	d, err := &decoded{in: in, name: Name{o.Namespace, o.Name}}, o.Err
 	if strings.Contains(o.Namespace+o.Name, "/") {
 		err = errors.New(`its name or namespace has a "/"`)

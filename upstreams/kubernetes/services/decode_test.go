@@ -13,7 +13,7 @@ import (
 )
 
 // decodeText decodes an object as a source does. text is JSON without kind, name and namespace.
-func decodeText(in Input, name, text string) (Decoded, error) {
+func decodeText(in Input, name, text string) (object.Input, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &fields); err != nil || fields == nil {
 		return nil, fmt.Errorf("no object: %w", err)

@@ -11,6 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	endpoints "meshrelay/federation/services"
+
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 // event is a change of a State: a new object, or the removal of one if text is empty.
@@ -162,7 +164,7 @@ func TestAnyOrderOfEventsGivesTheStateFromScratch_K15(t *testing.T) {
 	})
 }
 
-func decodeIn(t *rapid.T, e event) Decoded {
+func decodeIn(t *rapid.T, e event) object.Input {
 	d, err := decodeText(e.in, e.name, e.text)
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func objectOf(tb testing.TB, name, text string) *object.Object {
 	return o
 }
 
-func decode(tb testing.TB, in Input, name, text string) Decoded {
+func decode(tb testing.TB, in Input, name, text string) object.Input {
 	tb.Helper()
 	d, err := Decode(in, objectOf(tb, name, text))
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"meshrelay/federation"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 // Options are the settings on which services depend. Nobody may change Local afterwards.
@@ -36,14 +37,6 @@ func (o Options) withDefaults() Options {
 		o.Selector = labels.Everything()
 	}
 	return o
-}
-
-// Equal reports whether two Options have the same effect.
-func (o Options) Equal(p Options) bool {
-	o, p = o.withDefaults(), p.withDefaults()
-	same := o.Selector.String() == p.Selector.String()
-	o.Selector, p.Selector = nil, nil
-	return same && reflect.DeepEqual(o, p)
 }
 
 func (o *Options) host(n Name) string { return n.Name + "." + n.Namespace + ".svc." + o.Domain }
@@ -104,9 +97,9 @@ func New(o Options) *State {
 
 // SetOptions changes the options.
 func (s *State) SetOptions(o Options) {
-	if !o.Equal(s.options) {
+	if o = o.withDefaults(); !reflect.DeepEqual(o, s.options) {
 		s.touchAll() // the clusters of the old domain
-		s.options = o.withDefaults()
+		s.options = o
 		s.touchAll()
 	}
 }
@@ -127,8 +120,8 @@ func (s *State) Absent(in Input) {
 
 func (s *State) ready() bool { return !slices.Contains(s.synced[:], false) }
 
-// Set adds an object, or changes it.
-func (s *State) Set(of Decoded) {
+// Set adds an object that Decode has decoded, or changes it.
+func (s *State) Set(of object.Input) {
 	if d, is := of.(*decoded); is {
 		s.set(d.in, d.name, d.content)
 	}
