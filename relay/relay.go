@@ -273,8 +273,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	// Clients leave first, and the admin server ends last.
 	parts := []part{
 		func(end context.Context) error {
-			defer stop() // another signal ends the process
-			untilSignal(signals, end, r.log, &r.draining)
+			untilSignal(signals, stop, end, r.log, &r.draining)
 			r.events.Record(events.Event{Type: events.Ended, By: events.ByRelay, Text: "the relay shuts down"})
 			return nil
 		},

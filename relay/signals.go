@@ -21,11 +21,14 @@ func (r *Relay) reloadOnHangup(ctx context.Context, hangups <-chan os.Signal) er
 }
 
 // untilSignal returns with the end of signals, the first SIGTERM or SIGINT, or of end: the relay ends for another reason.
-func untilSignal(signals, end context.Context, log *slog.Logger, draining *atomic.Bool) {
+// After stop, another signal ends the process.
+func untilSignal(signals context.Context, stop func(), end context.Context, log *slog.Logger, draining *atomic.Bool) {
 	defer draining.Store(true)
+	defer stop()
 	select {
 	case <-end.Done():
 	case <-signals.Done():
+		stop() // before the log tells of it
 		log.Info("shutting down", "cause", context.Cause(signals), "hint", "another signal ends the relay at once")
 	}
 }
