@@ -50,15 +50,20 @@ type Replica struct {
 type Roster struct {
 	Name, Process string
 	heard         map[string]Replica
-	wrote, twin   time.Time // the last report; and of another process under this name
+	read, wrote   time.Time // the last look, and the last report
+	twin          Replica   // as another process under this name has reported last
 }
 
 // Read takes the data of a ConfigMap.
 func (r *Roster) Read(now time.Time, data map[string]string) {
-	next := map[string]Replica{}
+	next, gap := map[string]Replica{}, now.Sub(r.read) >= awayAfter
+	r.read = now
 	for key, text := range data {
 		name, is := strings.CutPrefix(key, replicaKey)
 		h := r.heard[name]
+		if gap { // nobody could be heard of
+			h.Heard = now
+		}
 		if h.text != text {
 			h = Replica{Name: name, Heard: now, text: text}
 			is = is && json.Unmarshal([]byte(text), &h.Report) == nil
@@ -67,7 +72,8 @@ func (r *Roster) Read(now time.Time, data map[string]string) {
 			case h.Process == r.Process:
 				r.wrote = now
 			case !r.wrote.IsZero():
-				r.twin = now
+				r.twin = h
+				r.twin.Name += " (another process)"
 			}
 		}
 		if is {
@@ -78,11 +84,14 @@ func (r *Roster) Read(now time.Time, data map[string]string) {
 }
 
 // Twin reports whether another process uses the name of this replica.
-func (r *Roster) Twin(now time.Time) bool { return !r.twin.IsZero() && now.Sub(r.twin) < awayAfter }
+func (r *Roster) Twin(now time.Time) bool { return now.Sub(r.twin.Heard) < awayAfter }
 
 // Replicas returns all replicas, this one first, with the report that it is about to write.
 func (r *Roster) Replicas(now time.Time, own Report) (all []Replica) {
 	all = append(all, Replica{Name: r.Name, Self: true, Heard: now, Report: own})
+	if r.Twin(now) {
+		all = append(all, r.twin)
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.heard)) {
 		if h := r.heard[name]; name != r.Name {
 			h.Away = now.Sub(h.Heard) >= awayAfter

@@ -152,7 +152,7 @@ func (k scriptedKind) Run(ctx context.Context, feed upstreams.Feed) error {
 
 func entriesNamed(names []string) (out []*mirror.Resource) {
 	for _, text := range names {
-		name, version, _ := strings.Cut(text, "@") // "n00@2": another content
+		name, version, _ := strings.Cut(text, "@")         // "n00@2": another content
 		version, address, has := strings.Cut(version, "#") // "n00@2#10.0.0.1": with an endpoint
 		se := &networking.ServiceEntry{Hosts: []string{name + version + ".example"}}
 		if has {

@@ -184,6 +184,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	}
 	var next orders.State
 	var failed error
+	before := m.Replicas()
 	m.inTurn(func() {
 		next, failed = m.exchange(ctx, change)
 		r, unread := m.replicas, next.Upstreams == nil
@@ -203,7 +204,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		}
 	})
 	if err == nil {
-		effect.Replicas = m.reach(ctx, name, next.Counter, failed)
+		effect.Replicas = m.reach(ctx, name, next.Counter, failed, before)
 	}
 	return effect, err
 }
@@ -255,14 +256,18 @@ func (m *Manager) changeOf(u *upstream, verb string, o intake.Order, holds []str
 }
 
 // reach waits until the order with a counter is in force on all replicas, for a time, and returns on how many it is. failed is
-// why they are not told.
-func (m *Manager) reach(ctx context.Context, upstream string, counter uint64, failed error) *intake.Reach {
+// why they are not told. before are the replicas before the order, with which those that are away go.
+func (m *Manager) reach(ctx context.Context, upstream string, counter uint64, failed error, before []orders.Replica) *intake.Reach {
 	ctx, cancel := context.WithTimeout(ctx, followedTimeout)
 	defer cancel()
 	for {
-		reach, open := &intake.Reach{}, false
-		for _, r := range m.Replicas() {
+		reach, open, seen := &intake.Reach{}, false, map[string]bool{}
+		for _, r := range slices.Concat(m.Replicas(), before) {
 			why := r.Lacks[upstream]
+			if seen[r.Name] {
+				continue
+			}
+			seen[r.Name] = true
 			switch told := failed == nil || r.Self; {
 			case r.Away:
 				reach.Away = append(reach.Away, r.Name)

@@ -530,6 +530,48 @@ func TestTheEndOfAFreezeThatOthersDoNotKnowEndsNoOther(t *testing.T) {
 	})
 }
 
+// TestAnOrderNamesTheReplicasThatAreAway, also those that it forgets, and none after an outage that all have had.
+func TestAnOrderNamesTheReplicasThatAreAway(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		a, c := w.replicas[0], w.replicas[2]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		c.cut(true)
+		await.Settle(3 * time.Minute)
+		if reach := a.must("freeze", intake.Order{}, 2, 2); len(reach.Away) != 1 || reach.Away[0] != "c" {
+			t.Errorf("%+v", reach)
+		}
+		c.cut(false)
+		w.quiet()
+		a.must("unfreeze", intake.Order{}, 3, 3)
+		w.store.setDown(true)
+		await.Settle(5 * time.Minute)
+		w.store.mu.Lock()
+		w.store.down = false
+		w.store.mu.Unlock()
+		a.must("freeze", intake.Order{}, 3, 3)
+	})
+}
+
+func TestAnotherProcessUnderTheNameOfAReplicaCounts(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		b.end()
+		b.name = "a"
+		await.Settle(time.Second)
+		b.start()
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		if _, err := a.order("freeze", intake.Order{}); err != nil || len(a.m.Replicas()) != 2 {
+			t.Errorf("%v, %+v", err, a.m.Replicas())
+		}
+		w.quiet()
+		if all := a.m.Replicas(); all[1].Name != "a (another process)" || all[1].Follows != all[0].Follows {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
 // TestAFreezeWhoseAnswerWasLostDoesNotComeBack once another replica has ended it.
 func TestAFreezeWhoseAnswerWasLostDoesNotComeBack(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
