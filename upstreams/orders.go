@@ -74,6 +74,8 @@ type knownOrders struct {
 	orders.State
 	Written orders.State `json:"written"` // what the ConfigMap had when it was last read or written
 	Read    time.Time    `json:"read"`    // when it was last read, or up to a minute before
+	// Ends has the IDs of freezes that were not written, by upstream, once they have ended here.
+	Ends map[string]string `json:"ends,omitempty"`
 	// Until has the end of the time in which a hold may begin that a release is for, zero once it was carried out here.
 	Until map[string]time.Time `json:"until,omitempty"`
 }
@@ -213,6 +215,13 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 	if errors.Is(unreadable, orders.ErrNewer) {
 		return next, unreadable
 	}
+	for name, id := range r.known.Ends {
+		mine, e := r.known.Upstreams[name], there.Upstreams[name]
+		if mine.Frozen == nil && mine.Counter > r.known.Written.Upstreams[name].Counter && e.Frozen != nil && e.ID() != id {
+			r.known.Upstreams = maps.Clone(r.known.Upstreams)
+			r.known.Upstreams[name] = orders.Entry{Released: mine.Released} // it was not for the freeze that others know
+		}
+	}
 	m.take(ctx, m.promoted(there), there)
 	r.object = o
 	now, own := time.Now(), m.report()
@@ -261,7 +270,7 @@ func (m *Manager) take(ctx context.Context, s, written orders.State) {
 	if now.Sub(before.Read) > releaseWindow { // what was released meanwhile is no answer to what this replica sees later
 		end = now
 	}
-	r.known = knownOrders{before.Join(s).Aged(now), written, before.Read, until}
+	r.known = knownOrders{before.Join(s).Aged(now), written, before.Read, before.Ends, until}
 	for name, e := range r.known.Upstreams {
 		for _, one := range e.Released {
 			until[name+one.ID()] = end

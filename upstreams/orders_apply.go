@@ -196,6 +196,12 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 			if unread {
 				next = change(r.known.State)
 			}
+			if verb == "unfreeze" {
+				if r.known.Ends == nil {
+					r.known.Ends = map[string]string{}
+				}
+				r.known.Ends[name] = e.ID()
+			}
 			if m.take(ctx, next, r.known.Written); r.unsaved != nil {
 				err = fmt.Errorf("upstream %s: the order is in force here, and a restart forgets it: %w", name, r.unsaved)
 			}

@@ -530,6 +530,28 @@ func TestTheEndOfAFreezeThatOthersDoNotKnowEndsNoOther(t *testing.T) {
 	})
 }
 
+// TestTheEndOfAFreezeThatCouldNotBeWrittenEndsNoOther, though it has a higher counter.
+func TestTheEndOfAFreezeThatCouldNotBeWrittenEndsNoOther(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		w.store.set(func() { a.readOnly = true })
+		a.must("freeze", intake.Order{Reason: "INC-2"}, 1, 2)
+		a.cut(true)
+		b.must("freeze", intake.Order{Reason: "INC-1"}, 1, 2)
+		a.must("unfreeze", intake.Order{}, 1, 2)
+		a.end()
+		a.start()
+		w.store.set(func() { a.readOnly, a.isCut = false, false })
+		w.quiet()
+		w.wantFrozen("INC-1")
+		b.must("unfreeze", intake.Order{}, 2, 2)
+		w.quiet()
+		w.wantFrozen("")
+	})
+}
+
 // TestAnOrderNamesTheReplicasThatAreAway, also those that it forgets, and none after an outage that all have had.
 func TestAnOrderNamesTheReplicasThatAreAway(t *testing.T) {
 	inWorld(t, 3, func(w *world) {

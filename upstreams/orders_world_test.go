@@ -157,6 +157,17 @@ func (l link) Read(ctx context.Context) (*orders.Object, error) {
 	return l.sharedMap.Read(ctx)
 }
 
+// Write implements upstreams.Orders.
+func (l link) Write(ctx context.Context, o *orders.Object) error {
+	l.mu.Lock()
+	readOnly := l.r.readOnly
+	l.mu.Unlock()
+	if readOnly {
+		return errMapDown
+	}
+	return l.sharedMap.Write(ctx, o)
+}
+
 // cut has a replica lose the ConfigMap, or find it again.
 func (r *replicaRun) cut(cut bool) { r.w.store.set(func() { r.isCut = cut }) }
 
@@ -178,6 +189,7 @@ type replicaRun struct {
 	aggregate *mirror.Aggregate
 	journal   *events.Journal
 	isCut     bool          // from the ConfigMap
+	readOnly  bool          // its way to the ConfigMap
 	full      bool          // its disk
 	slow      time.Duration // how long its disk takes to read a revision
 	looks     int           // at revisions
