@@ -228,7 +228,9 @@ func (d disk) Flush(ctx context.Context) error {
 
 // At implements upstreams.Keeper.
 func (d disk) At(source string, revision uint64) ([]state.Record, error) {
-	<-time.After(d.r.slow)
+	ctx, cancel := context.WithTimeout(context.Background(), d.r.slow)
+	defer cancel()
+	<-ctx.Done()
 	d.r.looks++
 	return d.Keeper.At(source, revision)
 }
