@@ -267,12 +267,11 @@ func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 // release waits until clients may be served, and then serves them.
 func (s *Server) release(ctx context.Context) error {
 	began := time.Now()
-	err := s.await(ctx)
+	if err := s.await(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
 	if ctx.Err() != nil {
 		return nil
-	}
-	if err != nil {
-		return err
 	}
 	_ = s.changing.Acquire(context.Background(), 1) // wait for a running reload
 	s.views.open(began)

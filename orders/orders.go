@@ -15,10 +15,12 @@ import (
 	"time"
 )
 
-// Key is that of the orders in the data of the ConfigMap. Version is that of the format.
-const Key, Version = "orders", 1
-
 const (
+	// Key is that of the orders in the data of the ConfigMap.
+	Key = "orders"
+	// Version is that of the format.
+	Version = 1
+
 	maxBytes    = 768 << 10 // of the encoded orders: a ConfigMap has 1 MiB, and the reports need some of it
 	maxCounter  = 1 << 40   // no orders reach it; a person may have edited them
 	maxReleases = 128       // of an upstream; the oldest are dropped

@@ -273,7 +273,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	// Clients leave first, and the admin server ends last.
 	parts := []part{
 		func(end context.Context) error {
-			untilSignal(signals, stop, end, r.log, &r.draining)
+			untilSignal(signals, end, stop, r.log, &r.draining)
 			r.events.Record(events.Event{Type: events.Ended, By: events.ByRelay, Text: "the relay shuts down"})
 			return nil
 		},

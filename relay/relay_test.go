@@ -67,7 +67,7 @@ func TestSignalIsTheLoggedCauseOfAnEnd(t *testing.T) {
 			} else if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			untilSignal(signals, stop, end, slog.New(slog.NewTextHandler(&log, nil)), &draining)
+			untilSignal(signals, end, stop, slog.New(slog.NewTextHandler(&log, nil)), &draining)
 			if said := strings.Contains(log.String(), "another signal"); said != signalled || !draining.Load() {
 				t.Errorf("draining is %v, and it said:\n%s", draining.Load(), log.String())
 			}

@@ -22,7 +22,7 @@ func (r *Relay) reloadOnHangup(ctx context.Context, hangups <-chan os.Signal) er
 
 // untilSignal returns with the end of signals, the first SIGTERM or SIGINT, or of end: the relay ends for another reason.
 // After stop, another signal ends the process.
-func untilSignal(signals context.Context, stop func(), end context.Context, log *slog.Logger, draining *atomic.Bool) {
+func untilSignal(signals, end context.Context, stop func(), log *slog.Logger, draining *atomic.Bool) {
 	defer draining.Store(true)
 	defer stop()
 	select {

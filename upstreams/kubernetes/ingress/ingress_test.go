@@ -146,10 +146,7 @@ func convertAll(in allInputs, o Options) (outputs []*Output) {
 	for i := range inputs {
 		s.Synced(i)
 	}
-	for _, c := range s.Flush() {
-		outputs = append(outputs, c)
-	}
-	return outputs
+	return append(outputs, s.Flush()...)
 }
 
 // want compares the changes since the last call with lines like those of show.
