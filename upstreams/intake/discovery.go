@@ -36,13 +36,6 @@ type service struct {
 	clusters []services.Cluster
 }
 
-func newDiscovery() *discovery {
-	return &discovery{
-		services: map[*record]service{}, waiting: map[*record]struct{}{},
-		users: map[string]map[*record]struct{}{}, asked: map[string]struct{}{},
-	}
-}
-
 var (
 	errWaiting    = errors.New("its endpoints were asked for, and the upstream has not answered yet")
 	errUnanswered = errors.New("its endpoints were asked for, and the upstream does not answer")

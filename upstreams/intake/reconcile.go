@@ -134,7 +134,9 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin) (stored *mir
 	}
 	switch {
 	case old == nil:
-		in.tallies.addNew(key.Kind)
+		in.tallies.add(key.Kind, 1)
+		in.tallies.all.added++ // restored ones are not new
+		in.tallies.kind(key.Kind).added++
 		in.report.changes.Note(events.Addition, key)
 	case changed && !o.endpoints:
 		in.report.changes.Note(events.Modification, key)

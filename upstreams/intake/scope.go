@@ -33,7 +33,10 @@ type records struct {
 }
 
 func newRecords() records {
-	return records{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}, discovery: newDiscovery()}
+	return records{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}, discovery: &discovery{
+		services: map[*record]service{}, waiting: map[*record]struct{}{},
+		users: map[string]map[*record]struct{}{}, asked: map[string]struct{}{},
+	}}
 }
 
 // kind is one kind of resource.

@@ -73,13 +73,6 @@ func (t *tallies) add(k mirror.Kind, n int) {
 	t.kind(k).size += n
 }
 
-// addNew counts one more resource as new. Restored ones are not new.
-func (t *tallies) addNew(k mirror.Kind) {
-	t.add(k, 1)
-	t.all.added++
-	t.kind(k).added++
-}
-
 func (t *tallies) remove(k mirror.Kind) {
 	t.all.size--
 	t.kind(k).size--
