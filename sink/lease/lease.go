@@ -49,7 +49,8 @@ type Lease struct {
 
 	mu      sync.Mutex // guards all below
 	core    core
-	other   string // relay that has another Relay and holds it
+	other   string // relay that has another Relay and wants it, too
+	otherAt time.Time
 	problem string
 	lost    bool
 
@@ -63,7 +64,7 @@ type Status struct {
 	Holder  string // empty: nobody, or not known
 	Held    bool   // by this process
 	Renewed bool   // by Holder, not long ago
-	Other   string // another relay, not of the same name, that holds it; empty for none
+	Other   string // another relay that wants it, empty for none
 	Problem string // of the last attempt and what to do, empty if there is none
 	Lost    bool   // there is no Lease, and Begin tells why none may be made
 }
@@ -103,8 +104,11 @@ func (l *Lease) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, of := time.Now(), &l.core.observer
-	st := Status{Holder: text.Abbreviate(of.seen.Holder), Held: l.core.holds(now), Problem: l.problem, Lost: l.lost, Other: l.other}
+	st := Status{Holder: text.Abbreviate(of.seen.Holder), Held: l.core.holds(now), Problem: l.problem, Lost: l.lost}
 	st.Renewed = st.Holder != "" && now.Sub(of.at) < Duration
+	if now.Sub(l.otherAt) < time.Minute {
+		st.Other = l.other
+	}
 	return st
 }
 
@@ -121,7 +125,7 @@ func (l *Lease) attempt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next, held := l.observe(o, asked)
+	next, held := l.observe(o.Spec, asked)
 	switch err := l.heed(ctx, o, known); {
 	case errors.Is(err, ErrChanged):
 		return nil // the next attempt reads it
@@ -130,9 +134,11 @@ func (l *Lease) attempt(ctx context.Context) error {
 	case err != nil:
 		return errors.Join(err, l.release(ctx))
 	case next == wait:
-		return nil
+		return l.meet(ctx, o)
 	}
+	l.meets(o.Metadata.Annotations[otherAnnotation])
 	o.annotate(relayAnnotation, l.opts.Relay)
+	o.annotate(otherAnnotation, "") // one that is there writes it again
 	l.written = true
 	if err := o.write(ctx, l.opts.Conn(), l.core.me, next == take); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
@@ -154,20 +160,44 @@ func (l *Lease) attempt(ctx context.Context) error {
 	return nil
 }
 
-// observe takes a Lease that was asked for at a time. It returns what to do, and whether this process holds the
-// Lease.
-func (l *Lease) observe(o *object, asked time.Time) (next step, held bool) {
-	l.mu.Lock()
-	before, relay := l.core.held, o.Metadata.Annotations[relayAnnotation]
-	if next, l.other = l.core.observe(o.Spec, asked, time.Now()), ""; next == wait && relay != l.opts.Relay {
-		l.other = text.Abbreviate(relay)
+// meet tells a holder of another relay of this one, and notes that relay.
+func (l *Lease) meet(ctx context.Context, o *object) error {
+	holder := o.Metadata.Annotations[relayAnnotation]
+	if holder == "" || holder == l.opts.Relay {
+		return nil
 	}
+	if l.meets(holder); o.Metadata.Annotations[otherAnnotation] != "" {
+		return nil
+	}
+	o.annotate(otherAnnotation, l.opts.Relay)
+	if err := o.save(ctx, l.opts.Conn(), false); !apierrors.IsConflict(err) { // else the holder was faster
+		return err
+	}
+	return nil
+}
+
+// meets notes that another relay wants the Lease.
+func (l *Lease) meets(relay string) {
+	if relay == "" || relay == l.opts.Relay {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.other, l.otherAt = text.Abbreviate(relay), time.Now()
+}
+
+// observe takes a record that was asked for at a time. It returns what to do, and whether this process holds the
+// Lease.
+func (l *Lease) observe(r Record, asked time.Time) (next step, held bool) {
+	l.mu.Lock()
+	before := l.core.held
+	next = l.core.observe(r, asked, time.Now())
 	held = l.core.held
 	l.mu.Unlock()
 	if before && !held {
-		l.opts.Logger.Warn("lease lost", "lease", l.opts.Name, "namespace", l.opts.Namespace, "holder", text.Abbreviate(o.Spec.Holder))
+		l.opts.Logger.Warn("lease lost", "lease", l.opts.Name, "namespace", l.opts.Namespace, "holder", text.Abbreviate(r.Holder))
 	}
-	l.written = l.written && o.Spec.Holder == l.core.me
+	l.written = l.written && r.Holder == l.core.me
 	return next, held
 }
 
@@ -189,7 +219,7 @@ func (l *Lease) release(ctx context.Context) error {
 		}
 		l.opts.Logger.Info("lease released", "lease", l.opts.Name, "namespace", l.opts.Namespace)
 	}
-	l.observe(o, time.Now())
+	l.observe(o.Spec, time.Now())
 	l.written = false
 	return nil
 }

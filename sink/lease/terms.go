@@ -24,7 +24,9 @@ const (
 	deletionsAnnotation = "meshrelay.io/deletions"
 	promotedPrefix      = "meshrelay.io/promoted-"
 	frozenPrefix        = "meshrelay.io/frozen-"
-	relayAnnotation     = "meshrelay.io/relay" // which holds the Lease
+	// relayAnnotation has the relay that holds the Lease, otherAnnotation another one that wants it.
+	relayAnnotation = "meshrelay.io/relay"
+	otherAnnotation = "meshrelay.io/other-relay"
 )
 
 // Note is who has ordered something, why, and when: to the second, by his clock. The zero Note is that of nobody.
