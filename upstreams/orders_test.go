@@ -584,11 +584,11 @@ func TestAnotherProcessUnderTheNameOfAReplicaCounts(t *testing.T) {
 		b.start()
 		w.has(numbered(0, 10)...)
 		w.quiet()
-		if _, err := a.order("freeze", intake.Order{}); err != nil || len(a.m.Replicas()) != 2 {
-			t.Errorf("%v, %+v", err, a.m.Replicas())
+		if _, err := a.order("freeze", intake.Order{}); err != nil {
+			t.Error(err)
 		}
 		w.quiet()
-		if all := a.m.Replicas(); all[1].Name != "a (another process)" || all[1].Follows != all[0].Follows {
+		if all := a.m.Replicas(); len(all) < 2 || all[1].Name != "a (another process)" || all[1].Follows != all[0].Follows {
 			t.Errorf("%+v", all)
 		}
 	})
