@@ -203,13 +203,10 @@ func TestAFreezeHoldsHereWhileItCanNotBeWritten(t *testing.T) {
 		w := leased(t)
 		w.put("east", "db", "one.x")
 		w.start().settled()
-		away := true
 		w.Set(func() {
-			w.Fault = func(rw http.ResponseWriter, r *http.Request) bool {
-				if away {
-					fakekube.Fail(rw, http.StatusServiceUnavailable, "ServiceUnavailable")
-				}
-				return away
+			w.Fault = func(rw http.ResponseWriter, _ *http.Request) bool {
+				fakekube.Fail(rw, http.StatusServiceUnavailable, "ServiceUnavailable")
+				return true
 			}
 		})
 		if _, err := w.order("freeze", ""); err != nil {
@@ -222,7 +219,7 @@ func TestAFreezeHoldsHereWhileItCanNotBeWritten(t *testing.T) {
 		if _, err := w.order("release", "x"); err == nil {
 			t.Error("a release without the Lease")
 		}
-		w.Set(func() { away = false })
+		w.Set(func() { w.Fault = nil })
 		w.until("the Lease has it", func() bool {
 			w.Lock()
 			defer w.Unlock()
