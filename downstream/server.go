@@ -267,11 +267,12 @@ func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 // release waits until clients may be served, and then serves them.
 func (s *Server) release(ctx context.Context) error {
 	began := time.Now()
-	if err := s.await(ctx); err != nil && ctx.Err() == nil {
-		return err
+	err := s.await(ctx)
+	if mirror.IsClosed(ctx.Done()) {
+		return nil // ctx has ended
 	}
-	if ctx.Err() != nil {
-		return nil
+	if err != nil {
+		return err
 	}
 	_ = s.changing.Acquire(context.Background(), 1) // wait for a running reload
 	s.views.open(began)
