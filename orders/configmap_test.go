@@ -1,6 +1,7 @@
 package orders
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"path/filepath"
@@ -26,8 +27,8 @@ func inCluster(t *testing.T, f func(t *testing.T, s *fakekube.Server, c *ConfigM
 		s.Define("", "ConfigMap", "configmaps", "v1")
 		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 		fakekube.WriteKubeconfig(t, kubeconfig, s.StartInMemory(t), "")
-		c := NewConfigMap(&apiserver.Credentials{Cluster: config.Cluster{Kubeconfig: kubeconfig}}, "test", "istio-system")
-		c.client.Dial = fakekube.Dial
+		c := &ConfigMap{apiserver.NewClient(&apiserver.Credentials{Cluster: config.Cluster{Kubeconfig: kubeconfig}}, "test"), "istio-system"}
+		c.Dial = fakekube.Dial
 		t.Cleanup(c.Close)
 		f(t, s, c)
 	})
@@ -75,11 +76,13 @@ func TestAwaitEndsWithAChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if err := c.Await(t.Context(), o, time.Minute); err != nil || time.Since(began) != time.Minute {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := c.Await(ctx, o); err != nil || time.Since(began) != time.Minute {
 			t.Errorf("without a change: %v after %v", err, time.Since(began))
 		}
 		ended := make(chan error)
-		go func() { ended <- c.Await(t.Context(), o, time.Hour) }()
+		go func() { ended <- c.Await(t.Context(), o) }()
 		synctest.Wait()
 		next, _ := c.Read(t.Context())
 		next.Data["replica.b"] = "{}"
@@ -101,7 +104,7 @@ func TestARefusalNamesTheRight(t *testing.T) {
 		if _, err := c.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "allow the identity to get configmaps") {
 			t.Error(err)
 		}
-		if err := c.Await(t.Context(), &Object{}, time.Minute); !apierrors.IsForbidden(err) {
+		if err := c.Await(t.Context(), &Object{}); !apierrors.IsForbidden(err) {
 			t.Error(err)
 		}
 	})
@@ -115,7 +118,9 @@ func TestTheRoleOfReplicasIsWhatTheConfigMapAsks(t *testing.T) {
 		for range 2 {
 			err = errors.Join(err, c.Write(t.Context(), o))
 		}
-		if err := errors.Join(err, c.Await(t.Context(), o, time.Second)); err != nil {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := errors.Join(err, c.Await(ctx, o)); err != nil {
 			t.Error(err)
 		}
 		if lacks, unused := rights.Lacks(), rights.Unused(""); len(lacks)+len(unused) > 0 {

@@ -43,7 +43,6 @@ type Replica struct {
 	Away  bool      `json:"away,omitempty"`
 	Heard time.Time `json:"heard"`
 	Report
-	text string // of the report
 }
 
 // Roster has the reports of all replicas.
@@ -51,47 +50,44 @@ type Roster struct {
 	Name, Process string
 	heard         map[string]Replica
 	read, wrote   time.Time // the last look, and the last report
-	twin          Replica   // as another process under this name has reported last
 }
+
+func (r *Roster) twin() string { return r.Name + " (another process)" }
 
 // Read takes the data of a ConfigMap.
 func (r *Roster) Read(now time.Time, data map[string]string) {
-	next, gap := map[string]Replica{}, now.Sub(r.read) >= awayAfter
-	r.read = now
+	next, gap := map[string]Replica{}, now.Sub(r.read) >= awayAfter // in a gap, nobody could be heard of
+	if r.read = now; r.Twin(now) {
+		next[r.twin()] = r.heard[r.twin()] // this process has written over it
+	}
 	for key, text := range data {
 		name, is := strings.CutPrefix(key, replicaKey)
-		h := r.heard[name]
-		if gap { // nobody could be heard of
-			h.Heard = now
+		h := Replica{Name: name, Heard: now}
+		if !is || json.Unmarshal([]byte(text), &h.Report) != nil {
+			continue
 		}
-		if h.text != text {
-			h = Replica{Name: name, Heard: now, text: text}
-			is = is && json.Unmarshal([]byte(text), &h.Report) == nil
-			switch {
-			case !is || name != r.Name:
-			case h.Process == r.Process:
-				r.wrote = now
-			case !r.wrote.IsZero():
-				r.twin = h
-				r.twin.Name += " (another process)"
-			}
+		switch was, known := r.heard[name]; {
+		case known && !gap && textOf(was.Report) == textOf(h.Report):
+			h.Heard = was.Heard
+		case name != r.Name:
+		case h.Process == r.Process:
+			r.wrote = now
+		case !r.wrote.IsZero():
+			twin := h
+			twin.Name = r.twin()
+			next[twin.Name] = twin
 		}
-		if is {
-			next[name] = h
-		}
+		next[name] = h
 	}
 	r.heard = next
 }
 
 // Twin reports whether another process uses the name of this replica.
-func (r *Roster) Twin(now time.Time) bool { return now.Sub(r.twin.Heard) < awayAfter }
+func (r *Roster) Twin(now time.Time) bool { return now.Sub(r.heard[r.twin()].Heard) < awayAfter }
 
 // Replicas returns all replicas, this one first, with the report that it is about to write.
-func (r *Roster) Replicas(now time.Time, own Report) (all []Replica) {
-	all = append(all, Replica{Name: r.Name, Self: true, Heard: now, Report: own})
-	if r.Twin(now) {
-		all = append(all, r.twin)
-	}
+func (r *Roster) Replicas(now time.Time, own Report) []Replica {
+	all := []Replica{{Name: r.Name, Self: true, Heard: now, Report: own}}
 	for _, name := range slices.Sorted(maps.Keys(r.heard)) {
 		if h := r.heard[name]; name != r.Name {
 			h.Away = now.Sub(h.Heard) >= awayAfter
@@ -104,7 +100,7 @@ func (r *Roster) Replicas(now time.Time, own Report) (all []Replica) {
 // Due returns when the report is to be written, if nothing else changes.
 func (r *Roster) Due(own Report) time.Time {
 	is := r.heard[r.Name]
-	if own.Process, own.Beat = r.Process, is.Beat; textOf(own) == is.text {
+	if own.Process, own.Beat = r.Process, is.Beat; textOf(own) == textOf(is.Report) {
 		return is.Heard.Add(mostPause)
 	}
 	return r.wrote.Add(leastPause) // each replica reads the ConfigMap when it changes
@@ -118,9 +114,9 @@ func (r *Roster) Write(data map[string]string, own Report) {
 
 // Forget removes the reports of replicas that are away from the data of a ConfigMap.
 func (r *Roster) Forget(now time.Time, data map[string]string) {
-	for name, h := range r.heard {
-		if name != r.Name && now.Sub(h.Heard) >= awayAfter {
-			delete(data, replicaKey+name)
+	for _, one := range r.Replicas(now, Report{}) {
+		if one.Away {
+			delete(data, replicaKey+one.Name)
 		}
 	}
 }

@@ -89,9 +89,9 @@ func (r *Relay) follow(cfg *config.Config) {
 		return
 	}
 	agent := fmt.Sprintf("meshrelay/%s (orders)", r.options.Build.Version)
-	store := orders.NewConfigMap(&apiserver.Credentials{Cluster: shared.Cluster}, agent, shared.Namespace)
-	r.manager.Follow(cfg.Node.ID, rand.Text(), store, cfg.State.Dir)
-	r.conditions.share(lease.Options{Conn: store.Conn, Namespace: shared.Namespace, Name: conditionsLease, Identity: cfg.Node.ID, Relay: cfg.Provenance.Relay})
+	client := apiserver.NewClient(&apiserver.Credentials{Cluster: shared.Cluster}, agent)
+	r.manager.Follow(cfg.Node.ID, rand.Text(), &orders.ConfigMap{Client: client, Namespace: shared.Namespace}, cfg.State.Dir)
+	r.conditions.share(lease.Options{Conn: client.Current, Namespace: shared.Namespace, Name: conditionsLease, Identity: cfg.Node.ID, Relay: cfg.Provenance.Relay})
 }
 
 // backup writes a copy of the state, of the list of found clusters, and of the orders about sinks and those of all replicas.

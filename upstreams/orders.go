@@ -18,6 +18,7 @@ import (
 
 	"meshrelay/internal/owner"
 	"meshrelay/orders"
+	"meshrelay/state"
 	"meshrelay/upstreams/intake"
 )
 
@@ -40,7 +41,7 @@ const (
 type Orders interface {
 	Read(ctx context.Context) (*orders.Object, error)
 	Write(ctx context.Context, o *orders.Object) error
-	Await(ctx context.Context, o *orders.Object, most time.Duration) error
+	Await(ctx context.Context, o *orders.Object) error
 	Close()
 }
 
@@ -57,8 +58,8 @@ type replicas struct {
 	saved   []byte            // what the disk was given of it
 	unsaved error             // why it is not on disk
 	lacks   map[string]string // why the order about an upstream is not in force here; it is replaced, never changed
-	problem string            // why the ConfigMap can not be read or written, since a time; empty if it can
-	since   time.Time
+	problem string            // why the ConfigMap can not be read or written; empty if it can
+	used    time.Time         // when it last could
 }
 
 // shownOrders is what is told of the orders. It is immutable.
@@ -72,10 +73,9 @@ type shownOrders struct {
 // knownOrders is what a replica knows, also from before a restart.
 type knownOrders struct {
 	orders.State
-	Written orders.State `json:"written"` // what the ConfigMap had when it was last read or written
-	Read    time.Time    `json:"read"`    // when it was last read, or up to a minute before
-	// Ends has the IDs of freezes that were not written, by upstream, once they have ended here.
-	Ends map[string]string `json:"ends,omitempty"`
+	Read time.Time `json:"read"` // when the ConfigMap was last read, or up to a minute before
+	// Tried has the freezes that were given here and may be written, by upstream, while nobody knows whether they are.
+	Tried map[string]orders.Entry `json:"tried,omitempty"`
 	// Until has the end of the time in which a hold may begin that a release is for, zero once it was carried out here.
 	Until map[string]time.Time `json:"until,omitempty"`
 }
@@ -84,12 +84,12 @@ type knownOrders struct {
 // before Restore.
 func (m *Manager) Follow(name, process string, store Orders, dir string) {
 	r := &replicas{
-		store: store, ready: make(chan struct{}), turn: make(chan struct{}, 1),
-		roster: orders.Roster{Name: name, Process: process}, problem: "it was not read yet", since: time.Now(),
+		store: store, ready: make(chan struct{}), turn: make(chan struct{}, 1), known: knownOrders{Tried: map[string]orders.Entry{}},
+		roster: orders.Roster{Name: name, Process: process}, problem: "it was not read yet", used: time.Now(),
 	}
 	if dir != "" {
 		r.path = filepath.Join(dir, OrdersFile)
-		var known knownOrders
+		known := r.known
 		err := owner.ReadJSON(r.path, maxOrders, &known)
 		if known.Version > orders.Version {
 			r.path, r.unsaved, err = "", orders.ErrNewer, orders.ErrNewer // the file stays
@@ -134,7 +134,7 @@ func (m *Manager) runOrders(ctx context.Context) error {
 		var err error
 		m.inTurn(func() {
 			m.applyOrders(ctx) // those of the disk, also without the ConfigMap
-			_, err = m.exchange(ctx, nil)
+			err = m.exchange(ctx, nil)
 			o = r.object
 		})
 		if err == nil {
@@ -154,7 +154,7 @@ func (m *Manager) await(ctx context.Context, o *orders.Object) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- m.replicas.store.Await(ctx, o, time.Minute) }()
+	go func() { ended <- m.replicas.store.Await(ctx, o) }()
 	for {
 		select {
 		case err := <-ended:
@@ -179,14 +179,13 @@ func pause(ctx context.Context, d time.Duration, signal <-chan struct{}) {
 }
 
 // exchange reads the ConfigMap, takes what it has, and writes what it lacks, and the own report if that is due. change gives
-// an order, unless it is nil: it is taken once it is written. next is what was written, or would be, and empty if nothing was
-// read. It is called in turn.
-func (m *Manager) exchange(ctx context.Context, change func(orders.State) orders.State) (next orders.State, err error) {
+// an order, unless it is nil: it is taken once it is written. It is called in turn.
+func (m *Manager) exchange(ctx context.Context, change func(orders.State) orders.State) (err error) {
 	r := m.replicas
 	bounded, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	for range maxConflicts {
-		if next, err = m.attempt(bounded, change); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		if err = m.attempt(bounded, change); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			break
 		}
 		pause(bounded, rand.N(2*leastRest), nil) // another replica was faster
@@ -194,41 +193,31 @@ func (m *Manager) exchange(ctx context.Context, change func(orders.State) orders
 	switch {
 	case ctx.Err() != nil:
 	case err == nil:
-		r.problem = ""
+		r.problem, r.used = "", time.Now()
 	case err.Error() != r.problem:
 		m.log.Warn("orders of the replicas not read or written", "err", err, "effect", "only freeze is taken")
-		if r.problem == "" {
-			r.since = time.Now()
-		}
 		r.problem = err.Error()
 	}
-	return next, err
+	return err
 }
 
-func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.State) (next orders.State, err error) {
+func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.State) error {
 	r := m.replicas
 	o, err := r.store.Read(ctx)
 	if err != nil {
-		return next, err
+		return err
 	}
 	there, unreadable := orders.Decode(o.Data[orders.Key])
 	if errors.Is(unreadable, orders.ErrNewer) {
-		return next, unreadable
+		return unreadable
 	}
-	for name, id := range r.known.Ends {
-		mine, e := r.known.Upstreams[name], there.Upstreams[name]
-		if mine.Frozen == nil && mine.Counter > r.known.Written.Upstreams[name].Counter && e.Frozen != nil && e.ID() != id {
-			r.known.Upstreams = maps.Clone(r.known.Upstreams)
-			r.known.Upstreams[name] = orders.Entry{Released: mine.Released} // it was not for the freeze that others know
-		}
-	}
-	m.take(ctx, m.promoted(there), there)
+	m.take(ctx, m.withoutEnded(there.Join(r.known.State)))
 	r.object = o
 	now, own := time.Now(), m.report()
 	r.known.Read = now.Truncate(time.Minute)
 	r.roster.Read(now, o.Data)
-	due := !now.Before(r.roster.Due(own))
-	if next = r.known.State; change != nil {
+	due, next := !now.Before(r.roster.Due(own)), m.withGiven(r.known.State)
+	if change != nil {
 		next = change(next)
 		r.roster.Forget(now, o.Data)
 	}
@@ -237,48 +226,67 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 	}
 	// What is only too old is not written: replicas whose clocks differ would do that in turn.
 	if !due && unreadable == nil && next.Equal(there.Aged(now)) {
-		return next, nil
+		return nil
 	}
+	r.save() // first what is tried: its answer may be lost
 	if o.Data[orders.Key], err = next.Encode(); err == nil {
 		err = r.store.Write(ctx, o)
 	}
 	if err == nil {
 		r.roster.Read(now, o.Data)
-		m.take(ctx, next, next)
+		m.take(ctx, next)
+		clear(r.known.Tried) // what was under way had another version
 	}
-	return next, err
+	return err
 }
 
-// promoted returns orders with those that are known, and the freezes that were given here alone: without the ConfigMap, or
-// before the relay was one of several. Their counters are higher than all that was ordered meanwhile, which could not end them.
-func (m *Manager) promoted(s orders.State) orders.State {
-	s = s.Join(m.replicas.known.State)
+// isAlone reports whether an upstream is frozen here, and no order that is known freezes it or could have ended that.
+func (r *replicas) isAlone(name string, have *state.Frozen) bool {
+	e, tried := r.known.Upstreams[name], r.known.Tried[name].Counter
+	return have != nil && e.Frozen == nil && (have.Order == "" || e.Counter == 0) && (tried == 0 || tried >= e.Counter)
+}
+
+// withGiven returns orders with the freezes that were given here alone: without the ConfigMap, or before the relay was one of
+// several. Their counters are higher than all that was ordered meanwhile, which could not end them.
+func (m *Manager) withGiven(s orders.State) orders.State {
 	for _, u := range m.all() {
-		have, e := locked(u.upstream, (*intake.Intake).Frozen), s.Upstreams[u.cfg.Name]
-		if have != nil && e.Frozen == nil && (have.Order == "" || e.Counter == 0) {
-			s = s.Freeze(u.cfg.Name, &orders.Frozen{Since: have.Since.Truncate(time.Second), Reason: have.Reason})
+		name := u.cfg.Name
+		if have := locked(u.upstream, (*intake.Intake).Frozen); m.replicas.isAlone(name, have) {
+			s = s.Freeze(name, &orders.Frozen{Since: have.Since.Truncate(time.Second), Reason: have.Reason})
+			m.replicas.known.Tried[name] = s.Upstreams[name]
 		}
 	}
 	return s
 }
 
-// take joins orders with what is known, and has them in force here. written is what the ConfigMap has.
-func (m *Manager) take(ctx context.Context, s, written orders.State) {
-	r := m.replicas
-	now, before, until := time.Now(), r.known, map[string]time.Time{}
+// withoutEnded returns orders without the freezes that have ended here before it was known that they were written.
+func (m *Manager) withoutEnded(s orders.State) orders.State {
+	for name, mine := range m.replicas.known.Tried {
+		u, err := m.upstream(name)
+		if err == nil && locked(u, (*intake.Intake).Frozen) == nil && s.Upstreams[name].ID() == mine.ID() {
+			s = s.Freeze(name, nil)
+		}
+	}
+	return s
+}
+
+// take joins orders with what is known, and has them in force here.
+func (m *Manager) take(ctx context.Context, s orders.State) {
+	r, now, until := m.replicas, time.Now(), map[string]time.Time{}
 	end := now.Add(releaseWindow)
-	if now.Sub(before.Read) > releaseWindow { // what was released meanwhile is no answer to what this replica sees later
+	if now.Sub(r.known.Read) > releaseWindow { // what was released meanwhile is no answer to what this replica sees later
 		end = now
 	}
-	r.known = knownOrders{before.Join(s).Aged(now), written, before.Read, before.Ends, until}
+	r.known.State = r.known.Join(s).Aged(now)
 	for name, e := range r.known.Upstreams {
 		for _, one := range e.Released {
 			until[name+one.ID()] = end
-			if known, is := before.Until[name+one.ID()]; is {
+			if known, is := r.known.Until[name+one.ID()]; is {
 				until[name+one.ID()] = known
 			}
 		}
 	}
+	r.known.Until = until
 	r.save() // first: what is frozen by an order that is not known would be followed after a restart
 	m.applyOrders(ctx)
 }
@@ -304,7 +312,7 @@ func (m *Manager) report() orders.Report {
 func (r *replicas) problems(now time.Time) (lines []string) {
 	add := func(format string, args ...any) { lines = append(lines, "orders: "+fmt.Sprintf(format, args...)) }
 	if r.problem != "" {
-		add("the ConfigMap can not be used since %s: only freeze is taken, and written later: %s", r.since.UTC().Format(time.RFC3339), r.problem)
+		add("the ConfigMap can not be used since %s: only freeze is taken, and written later: %s", r.used.UTC().Format(time.RFC3339), r.problem)
 	}
 	if r.roster.Twin(now) {
 		add("another process uses the name %s: give each replica a node.id of its own", r.roster.Name)

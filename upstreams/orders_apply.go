@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,13 +16,17 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// lacking follows the ID of the rollback of an upstream that has no revision with its content.
-const lacking = " lacking"
+const (
+	followedTimeout = 6 * time.Second // a replica writes its report each 5 s at most
+	searchTime      = time.Second     // after it no more revisions are looked at: other orders wait
+	// lacking follows the ID of the rollback of an upstream that has no revision with its content.
+	lacking = " lacking"
+)
 
 // applyOrders has the known orders in force here: each as an order that was given here. It is called in turn.
 func (m *Manager) applyOrders(ctx context.Context) {
 	r := m.replicas
-	lacks, changed, released, served := map[string]string{}, false, []string(nil), m.servedWithout()
+	lacks, changed, served := map[string]string{}, false, m.servedWithout()
 	for _, u := range m.all() {
 		name := u.cfg.Name
 		e := r.known.Upstreams[name]
@@ -30,7 +35,7 @@ func (m *Manager) applyOrders(ctx context.Context) {
 		for _, one := range e.Released {
 			is, grown := applyRelease(u.upstream, one, r.known.Until[name+one.ID()])
 			if why = cmp.Or(why, grown); is {
-				did, released = true, append(released, name+one.ID())
+				did, r.known.Until[name+one.ID()] = true, time.Time{}
 			}
 		}
 		if changed = changed || did; why != "" {
@@ -45,10 +50,7 @@ func (m *Manager) applyOrders(ctx context.Context) {
 			m.log.Warn("orders of the replicas not on disk yet", "err", err)
 		}
 	}
-	for _, one := range released { // once it is on disk: a release that a crash undoes is carried out again
-		r.known.Until[one] = time.Time{}
-	}
-	r.save()
+	r.save() // then: a release that a crash undoes is carried out again
 }
 
 // applyFreeze freezes, rolls back or unfreezes an upstream, unless it is so already. empty: its content is not here. why is
@@ -56,7 +58,7 @@ func (m *Manager) applyOrders(ctx context.Context) {
 func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e orders.Entry, empty bool) (did bool, why string) {
 	have, id := locked(u, (*intake.Intake).Frozen), e.ID()
 	switch {
-	case e.Frozen == nil && (have == nil || have.Order == "" || e.Counter == 0): // what is frozen here alone is no order yet
+	case e.Frozen == nil && have == nil, m.replicas.isAlone(name, have):
 		return false, ""
 	case e.Frozen == nil:
 		u.Tell(intake.Unfreeze{Order: intake.Order{Force: true, Reason: have.Reason}})
@@ -75,14 +77,20 @@ func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e o
 		}
 		have, did = locked(u, (*intake.Intake).Frozen), true
 	}
+	const without = "no revision with the content of the rollback was found on this disk"
 	switch {
 	case have.Empty:
 		why = fmt.Sprintf("it is frozen, and this replica has nothing of it: clients wait for \"relay unfreeze %s\", or here for \"relay serve-without %[1]s\"", name)
 	case have.Order == id:
 	case have.Revision != 0:
-		why = fmt.Sprintf("it is at revision %d by an order here, because no revision with the content of the rollback was found on this disk", have.Revision)
+		why = fmt.Sprintf("it is at revision %d by an order here, because %s", have.Revision, without)
 	default:
-		why = "it is frozen as it was, because no revision with the content of the rollback was found on this disk" + m.lackingAs(name, e.Frozen.Of)
+		near := []string{}
+		for _, rev := range m.nearest(name, e.Frozen.Of) {
+			near = append(near, fmt.Sprintf("%d of %s", rev.ID, rev.Time.UTC().Format(time.RFC3339)))
+		}
+		why = fmt.Sprintf("it is frozen as it was, because %s; nearest to it in time are %s: \"relay rollback %s --to\" takes one for this replica",
+			without, cmp.Or(strings.Join(near[:min(len(near), 3)], ", "), "none"), name)
 	}
 	return did, why
 }
@@ -133,24 +141,6 @@ func (m *Manager) nearest(upstream string, to time.Time) []state.Revision {
 	return revisions
 }
 
-// lackingAs tells of the revisions of an upstream that are nearest to a rollback whose content is not here.
-func (m *Manager) lackingAs(upstream string, to time.Time) string {
-	revisions := m.nearest(upstream, to)
-	if len(revisions) == 0 {
-		return ", and it has no history"
-	}
-	names := "; nearest to it in time are"
-	for _, rev := range revisions[:min(len(revisions), 3)] {
-		names += fmt.Sprintf(" %d of %s,", rev.ID, rev.Time.UTC().Format(time.RFC3339))
-	}
-	return fmt.Sprintf("%s and \"relay rollback %s --to\" takes one for this replica", names, upstream)
-}
-
-const (
-	followedTimeout = 6 * time.Second // a replica writes its report each 5 s at most
-	searchTime      = time.Second     // after it no more revisions are looked at: other orders wait
-)
-
 // orderAll gives an order to all replicas.
 func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Order) (effect intake.Effect, err error) {
 	u, err := m.upstream(name)
@@ -182,35 +172,26 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	if err != nil {
 		return effect, err
 	}
-	var next orders.State
 	var failed error
+	var counter uint64
 	before := m.Replicas()
 	m.inTurn(func() {
-		next, failed = m.exchange(ctx, change)
-		r, unread := m.replicas, next.Upstreams == nil
-		switch e := r.known.Upstreams[name]; {
+		r := m.replicas
+		if verb == "freeze" {
+			delete(r.known.Tried, name) // what ends this one is later
+		}
+		failed, counter = m.exchange(ctx, change), r.known.Counter
+		switch have := locked(u, (*intake.Intake).Frozen); {
 		case failed == nil:
-		case unread && (verb == "freeze" || verb == "unfreeze" && have != nil && have.Order == ""):
-			effect, err = m.orderHere(ctx, name, verb, o) // promoted makes an order of it
-		case verb == "freeze" || verb == "unfreeze" && r.known.Written.Upstreams[name].Counter < e.Counter:
-			if unread {
-				next = change(r.known.State)
-			}
-			if verb == "unfreeze" {
-				if r.known.Ends == nil {
-					r.known.Ends = map[string]string{}
-				}
-				r.known.Ends[name] = e.ID()
-			}
-			if m.take(ctx, next, r.known.Written); r.unsaved != nil {
-				err = fmt.Errorf("upstream %s: the order is in force here, and a restart forgets it: %w", name, r.unsaved)
-			}
+		case verb == "freeze", verb == "unfreeze" && r.isAlone(name, have):
+			counter = 0 // withGiven makes an order of it, unless it ends before
+			effect, err = m.orderHere(ctx, name, verb, o)
 		default:
 			err = intake.NotPossible("upstream %s: the ConfigMap with the orders can not be used, and the other replicas would not follow: mend that, look whether the order is in force, and give it again; only a freeze is taken meanwhile: %w", name, failed)
 		}
 	})
 	if err == nil {
-		effect.Replicas = m.reach(ctx, name, next.Counter, failed, before)
+		effect.Replicas = m.reach(ctx, name, counter, failed, before)
 	}
 	return effect, err
 }
@@ -234,13 +215,18 @@ func (m *Manager) toRelease(name string, o intake.Order, own []string, here bool
 
 // changeOf returns what an order changes. holds are those to release.
 func (m *Manager) changeOf(u *upstream, verb string, o intake.Order, holds []string) (func(orders.State) orders.State, error) {
-	now := time.Now().UTC().Truncate(time.Second)
-	f := &orders.Frozen{Since: now, Reason: o.Reason}
+	f := &orders.Frozen{Since: time.Now().UTC().Truncate(time.Second), Reason: o.Reason}
 	switch verb {
+	case "freeze":
+		return func(s orders.State) orders.State {
+			s = s.Freeze(u.name, f)
+			m.replicas.known.Tried[u.name] = s.Upstreams[u.name]
+			return s
+		}, nil
 	case "unfreeze":
 		f = nil
 	case "release":
-		r := orders.Release{Time: now, Reason: o.Reason}
+		r := orders.Release{Time: f.Since, Reason: o.Reason}
 		for _, part := range o.Only {
 			r.Only = append(r.Only, part.String())
 		}
@@ -252,10 +238,8 @@ func (m *Manager) changeOf(u *upstream, verb string, o intake.Order, holds []str
 		}
 		f.Content = m.setupOf(u, nil).rules.ContentOf(records)
 		revisions, _ := m.keeper.History(u.name)
-		for _, rev := range revisions {
-			if rev.ID == o.To {
-				f.Of = rev.Time.UTC().Truncate(time.Second)
-			}
+		if i := slices.IndexFunc(revisions, func(rev state.Revision) bool { return rev.ID == o.To }); i >= 0 {
+			f.Of = revisions[i].Time.UTC().Truncate(time.Second)
 		}
 	}
 	return func(s orders.State) orders.State { return s.Freeze(u.name, f) }, nil
@@ -267,20 +251,20 @@ func (m *Manager) reach(ctx context.Context, upstream string, counter uint64, fa
 	ctx, cancel := context.WithTimeout(ctx, followedTimeout)
 	defer cancel()
 	for {
-		reach, open, seen := &intake.Reach{}, false, map[string]bool{}
-		for _, r := range slices.Concat(m.Replicas(), before) {
-			why := r.Lacks[upstream]
-			if seen[r.Name] {
-				continue
-			}
-			seen[r.Name] = true
-			switch told := failed == nil || r.Self; {
+		reach, open, all := &intake.Reach{}, false, map[string]orders.Replica{}
+		for _, r := range slices.Concat(before, m.Replicas()) {
+			all[r.Name] = r
+		}
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			switch r, why := all[name], all[name].Lacks[upstream]; {
 			case r.Away:
-				reach.Away = append(reach.Away, r.Name)
-			case r.Follows < counter || !told:
-				reach.Missing, open = append(reach.Missing, r.Name), open || told
+				reach.Away = append(reach.Away, name)
+			case failed != nil && !r.Self:
+				reach.Missing = append(reach.Missing, name)
+			case r.Follows < counter:
+				reach.Missing, open = append(reach.Missing, name), true
 			case why != "":
-				reach.Missing = append(reach.Missing, fmt.Sprintf("%s (%s)", r.Name, why))
+				reach.Missing = append(reach.Missing, fmt.Sprintf("%s (%s)", name, why))
 			default:
 				reach.Did++
 			}

@@ -463,8 +463,8 @@ func TestOrdersThatAreNotOnDiskAreTold(t *testing.T) {
 			t.Error(lines)
 		}
 		a.must("unfreeze", intake.Order{}, 1, 1)
-		w.store.set(func() { w.store.readOnly = true })
-		if _, err := a.order("freeze", intake.Order{}); err == nil || !strings.Contains(err.Error(), "a restart forgets it") {
+		w.store.set(func() { w.store.readOnly, a.full = true, true })
+		if _, err := a.order("freeze", intake.Order{}); err == nil || !strings.Contains(err.Error(), "forgotten by a restart") {
 			t.Errorf("neither written nor on disk: %v", err)
 		}
 	})
@@ -591,6 +591,37 @@ func TestAnotherProcessUnderTheNameOfAReplicaCounts(t *testing.T) {
 		if all := a.m.Replicas(); len(all) < 2 || all[1].Name != "a (another process)" || all[1].Follows != all[0].Follows {
 			t.Errorf("%+v", all)
 		}
+	})
+}
+
+// TestTheEndOfAFreezeThatWasNotWrittenIsTheEnd: the order about it has both.
+func TestTheEndOfAFreezeThatWasNotWrittenIsTheEnd(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		w.store.setDown(true)
+		a.must("freeze", intake.Order{Reason: "INC"}, 1, 2)
+		w.store.setDown(false)
+		a.must("unfreeze", intake.Order{}, 2, 2)
+		w.wantFrozen("")
+		w.quiet()
+		w.wantFrozen("")
+	})
+}
+
+// TestAReplicaThatCanNotWriteEndsNoFreezeThatOthersKnow, also if somebody has deleted the object.
+func TestAReplicaThatCanNotWriteEndsNoFreezeThatOthersKnow(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		a.must("freeze", intake.Order{Reason: "INC"}, 2, 2)
+		b.cut(true)
+		w.store.set(func() { a.readOnly, w.store.data = true, nil })
+		w.quiet()
+		a.wantRefused("unfreeze", intake.Order{}, "the ConfigMap with the orders can not be used")
+		w.wantFrozen("INC")
 	})
 }
 

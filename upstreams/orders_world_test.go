@@ -112,9 +112,7 @@ func (s *sharedMap) counts() (reads, changes int) {
 }
 
 // Await implements upstreams.Orders.
-func (s *sharedMap) Await(ctx context.Context, o *orders.Object, most time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
+func (s *sharedMap) Await(ctx context.Context, o *orders.Object) error {
 	s.mu.Lock()
 	changed, is := s.changed, strconv.Itoa(s.version) == o.Metadata.ResourceVersion
 	s.mu.Unlock()
