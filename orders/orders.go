@@ -128,12 +128,6 @@ func (s State) Release(upstream string, holds []string, r Release) State {
 	return s.Join(State{Version, r.Counter, map[string]Entry{upstream: e}})
 }
 
-// Equal reports whether two states are the same.
-func (s State) Equal(other State) bool {
-	s.Version = other.Version
-	return textOf(s) == textOf(other)
-}
-
 // Encode returns the text of a state. It fails if that is too large for a ConfigMap.
 func (s State) Encode() (string, error) {
 	s.Version = Version

@@ -13,6 +13,12 @@ import (
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
+// Equal reports whether two states are the same.
+func (s State) Equal(other State) bool {
+	s.Version = other.Version
+	return textOf(s) == textOf(other)
+}
+
 // states draws a State as replicas make them: with few upstreams and counters, so that they meet.
 func states(t *rapid.T, label string) State {
 	var s State

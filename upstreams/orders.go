@@ -224,15 +224,15 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 	if due {
 		r.roster.Write(o.Data, own)
 	}
+	if o.Data[orders.Key], err = next.Encode(); err != nil {
+		return err
+	}
 	// What is only too old is not written: replicas whose clocks differ would do that in turn.
-	if !due && unreadable == nil && next.Equal(there.Aged(now)) {
+	if was, _ := there.Aged(now).Encode(); !due && unreadable == nil && was == o.Data[orders.Key] {
 		return nil
 	}
 	r.save() // first what is tried: its answer may be lost
-	if o.Data[orders.Key], err = next.Encode(); err == nil {
-		err = r.store.Write(ctx, o)
-	}
-	if err == nil {
+	if err = r.store.Write(ctx, o); err == nil {
 		r.roster.Read(now, o.Data)
 		m.take(ctx, next)
 		clear(r.known.Tried) // what was under way had another version

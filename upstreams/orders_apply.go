@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -64,17 +63,8 @@ func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e o
 		u.Tell(intake.Unfreeze{Order: intake.Order{Force: true, Reason: have.Reason}})
 		return true, ""
 	case have == nil || strings.TrimSuffix(have.Order, lacking) != id:
-		o, records := intake.Order{ID: id, Since: e.Frozen.Since, Reason: e.Frozen.Reason, Empty: empty || have != nil && have.Empty}, []state.Record(nil)
-		if e.Frozen.Content != "" {
-			if o.To, records = m.revisionOf(ctx, u, e.Frozen); o.To == 0 {
-				o.ID += lacking
-			}
-		}
-		if o.To != 0 {
-			u.Tell(intake.Rollback{Order: o, Records: records})
-		} else {
-			u.Tell(intake.Freeze{Order: o})
-		}
+		o := intake.Order{ID: id, Since: e.Frozen.Since, Reason: e.Frozen.Reason, Empty: empty || have != nil && have.Empty}
+		u.Tell(m.freezing(ctx, u, o, e.Frozen))
 		have, did = locked(u, (*intake.Intake).Frozen), true
 	}
 	const without = "no revision with the content of the rollback was found on this disk"
@@ -116,9 +106,12 @@ func applyRelease(u *upstream, one orders.Release, until time.Time) (did bool, w
 	return true, ""
 }
 
-// revisionOf returns the revision with the content of a rollback that is nearest to it in time, 0 for none of those that it
-// can look at in searchTime.
-func (m *Manager) revisionOf(ctx context.Context, u *upstream, f *orders.Frozen) (uint64, []state.Record) {
+// freezing returns the event of an order to freeze an upstream, or to roll it back. That is to the revision with the content
+// that is nearest in time, of those that it can look at in searchTime.
+func (m *Manager) freezing(ctx context.Context, u *upstream, o intake.Order, f *orders.Frozen) intake.Event {
+	if f.Content == "" {
+		return intake.Freeze{Order: o}
+	}
 	if err := m.flush(ctx); err != nil { // first write what is served
 		m.log.Warn("revisions not on disk yet", "upstream", u.name, "err", err)
 	}
@@ -128,10 +121,12 @@ func (m *Manager) revisionOf(ctx context.Context, u *upstream, f *orders.Frozen)
 			break
 		}
 		if records, err := m.keeper.At(u.name, rev.ID); err == nil && rules.ContentOf(records) == f.Content {
-			return rev.ID, records
+			o.To = rev.ID
+			return intake.Rollback{Order: o, Records: records}
 		}
 	}
-	return 0, nil
+	o.ID += lacking
+	return intake.Freeze{Order: o}
 }
 
 // nearest returns the revisions of an upstream, the one nearest to a time first.
@@ -251,20 +246,21 @@ func (m *Manager) reach(ctx context.Context, upstream string, counter uint64, fa
 	ctx, cancel := context.WithTimeout(ctx, followedTimeout)
 	defer cancel()
 	for {
-		reach, open, all := &intake.Reach{}, false, map[string]orders.Replica{}
-		for _, r := range slices.Concat(before, m.Replicas()) {
-			all[r.Name] = r
+		reach, open := &intake.Reach{}, false
+		for _, r := range before {
+			if r.Away {
+				reach.Away = append(reach.Away, r.Name)
+			}
 		}
-		for _, name := range slices.Sorted(maps.Keys(all)) {
-			switch r, why := all[name], all[name].Lacks[upstream]; {
+		for _, r := range m.Replicas() {
+			switch why := r.Lacks[upstream]; {
 			case r.Away:
-				reach.Away = append(reach.Away, name)
 			case failed != nil && !r.Self:
-				reach.Missing = append(reach.Missing, name)
+				reach.Missing = append(reach.Missing, r.Name)
 			case r.Follows < counter:
-				reach.Missing, open = append(reach.Missing, name), true
+				reach.Missing, open = append(reach.Missing, r.Name), true
 			case why != "":
-				reach.Missing = append(reach.Missing, fmt.Sprintf("%s (%s)", name, why))
+				reach.Missing = append(reach.Missing, fmt.Sprintf("%s (%s)", r.Name, why))
 			default:
 				reach.Did++
 			}
