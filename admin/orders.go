@@ -30,12 +30,8 @@ func orderOf(verb string, query url.Values) (o intake.Order, err error) {
 		o.Force, err = switchOf(query, "force")
 	case "release":
 		o.Hold = query.Get("hold")
-		for _, text := range query["only"] {
-			scope, err := intake.ParsePart(text)
-			if err != nil {
-				return o, badRequestf("only: %v", err)
-			}
-			o.Only = append(o.Only, scope)
+		if o.Only, err = intake.ParseParts(query["only"]); err != nil {
+			return o, badRequestf("only: %v", err)
 		}
 		if o.All, err = switchOf(query, "all"); err == nil && o.Hold == "" && len(o.Only) == 0 && !o.All {
 			err = badRequestf("want hold=ID, only=KIND/NAMESPACE or all=true: /held lists the held deletions")

@@ -147,16 +147,14 @@ func Decode(text string) (s State, err error) {
 	if _ = json.Unmarshal([]byte(text), &is); is.Version > Version {
 		return s, ErrNewer
 	}
-	err = json.Unmarshal([]byte(text), &s)
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return State{}, err
+	}
 	for _, e := range s.Upstreams { // a person may have edited them
 		s.Counter = max(s.Counter, e.Counter)
 	}
-	switch {
-	case err != nil:
-	case s.Version < Version || s.Counter > maxCounter:
-		err = errors.New("they have no version, or a counter that is of no order")
-	default:
-		return s, nil
+	if s.Version < Version || s.Counter > maxCounter {
+		return State{}, errors.New("they have no version, or a counter that is of no order")
 	}
-	return State{}, err
+	return s, nil
 }

@@ -91,14 +91,9 @@ func applyRelease(u *upstream, one orders.Release, until time.Time) (did bool, w
 	if since.IsZero() || since.After(until) {
 		return false, ""
 	}
-	o := intake.Order{Hold: one.Hold, Reason: one.Reason}
-	var err error
-	for _, picks := range one.Only {
-		part, bad := intake.ParsePart(picks)
-		o.Only, err = append(o.Only, part), cmp.Or(err, bad)
-	}
+	only, err := intake.ParseParts(one.Only)
 	if err == nil {
-		_, err = u.stepOver(intake.Release{Order: o})
+		_, err = u.stepOver(intake.Release{Order: intake.Order{Hold: one.Hold, Reason: one.Reason, Only: only}})
 	}
 	if err != nil {
 		return false, fmt.Sprintf("hold %s is not released: %v", one.Hold, err)

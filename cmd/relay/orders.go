@@ -202,16 +202,12 @@ and deletes its history.`,
 		}
 		return ordered("release", &o)(ctx, c, upstream)
 	}, "sink": sinkOrdered("release", &o), "cluster": releaseClusters})
-	cmd.PreRunE = func(*cobra.Command, []string) error {
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
 		if o.All && (o.Hold != "" || len(only) > 0) {
 			return errors.New("--all can not be combined with --hold or --only")
 		}
-		for _, text := range only {
-			part, err := intake.ParsePart(text)
-			if err != nil {
-				return fmt.Errorf("--only: %w", err)
-			}
-			o.Only = append(o.Only, part)
+		if o.Only, err = intake.ParseParts(only); err != nil {
+			return fmt.Errorf("--only: %w", err)
 		}
 		return nil
 	}

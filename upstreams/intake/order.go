@@ -72,6 +72,18 @@ func ParsePart(text string) (Part, error) {
 	return s, nil
 }
 
+// ParseParts parses the parts that an order names.
+func ParseParts(texts []string) (parts []Part, err error) {
+	for _, text := range texts {
+		part, err := ParsePart(text)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part)
+	}
+	return parts, nil
+}
+
 // String returns KIND/NAMESPACE.
 func (s Part) String() string { return s.text }
 
