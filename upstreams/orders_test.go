@@ -3,6 +3,7 @@ package upstreams_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -731,4 +732,52 @@ func TestOrdersOfANewerVersionAreLeftAsTheyAre(t *testing.T) {
 		}
 		w.wantFrozen("r")
 	})
+}
+
+// TestReplicasAgreeOnceTheyMeet, whatever was ordered, cut off, lost and restarted before.
+func TestReplicasAgreeOnceTheyMeet(t *testing.T) {
+	for seed := range uint64(40) {
+		inWorld(t, 2, func(w *world) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			w.has(numbered(0, 10)...)
+			w.quiet()
+			var did []string
+			for i := range 14 {
+				r, what := w.replicas[random.IntN(2)], random.IntN(9)
+				switch what {
+				case 0, 1:
+					_, _ = r.order("freeze", intake.Order{Reason: fmt.Sprint(i)}) // it may be refused
+				case 2, 3:
+					_, _ = r.order("unfreeze", intake.Order{})
+				case 4:
+					r.cut(!r.isCut)
+				case 5:
+					w.store.set(func() { r.readOnly = !r.readOnly })
+				case 6:
+					w.store.set(func() { w.store.lose = 1 })
+				case 7:
+					w.store.set(func() { w.store.data = nil })
+				case 8:
+					r.end()
+					r.start()
+				}
+				did = append(did, fmt.Sprint(r.name, what))
+				await.Settle(time.Duration(random.IntN(3)) * time.Second)
+			}
+			w.store.set(func() { w.store.lose = 0 })
+			for _, r := range w.replicas {
+				w.store.set(func() { r.isCut, r.readOnly = false, false })
+			}
+			w.quiet()
+			w.quiet()
+			reason := ""
+			if f := w.replicas[0].status().Frozen; f != nil {
+				reason = f.Reason
+			}
+			w.wantFrozen(reason)
+			if f := w.store.orders().Frozen; (f != nil) != (reason != "") || f != nil && f.Reason != reason {
+				t.Errorf("seed %d, %v: the object has %+v, and the replicas %q", seed, did, f, reason)
+			}
+		})
+	}
 }
