@@ -56,7 +56,8 @@ func (c *ConfigMap) Write(ctx context.Context, o *Object) error {
 	return c.Current().Save(ctx, "configmaps", c.collection(), o.Metadata, o, o, false)
 }
 
-// Await waits until the object has another version than it was read with, or ctx ends, which is no error. It may return early.
+// Await waits until the object has another version than it was read with, or ctx ends, which is no error. It may return
+// early.
 func (c *ConfigMap) Await(ctx context.Context, o *Object) error {
 	version := cmp.Or(o.Metadata.ResourceVersion, "0")
 	q := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + Name}, "resourceVersion": {version}}

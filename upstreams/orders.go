@@ -84,7 +84,8 @@ type knownOrders struct {
 // before Restore.
 func (m *Manager) Follow(name, process string, store Orders, dir string) {
 	r := &replicas{
-		store: store, ready: make(chan struct{}), turn: make(chan struct{}, 1), known: knownOrders{Tried: map[string]orders.Entry{}},
+		store: store, ready: make(chan struct{}), turn: make(chan struct{}, 1),
+		known:  knownOrders{Tried: map[string]orders.Entry{}},
 		roster: orders.Roster{Name: name, Process: process}, problem: "it was not read yet", used: time.Now(),
 	}
 	if dir != "" {
@@ -246,8 +247,8 @@ func (r *replicas) isAlone(name string, have *state.Frozen) bool {
 	return have != nil && e.Frozen == nil && (have.Order == "" || e.Counter == 0) && (tried == 0 || tried >= e.Counter)
 }
 
-// withGiven returns orders with the freezes that were given here alone: without the ConfigMap, or before the relay was one of
-// several. Their counters are higher than all that was ordered meanwhile, which could not end them.
+// withGiven returns orders with the freezes that were given here alone: without the ConfigMap, or before the relay was one
+// of several. Their counters are higher than all that was ordered meanwhile, which could not end them.
 func (m *Manager) withGiven(s orders.State) orders.State {
 	for _, u := range m.all() {
 		name := u.cfg.Name

@@ -79,8 +79,9 @@ func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e o
 		for _, rev := range m.nearest(name, e.Frozen.Of) {
 			near = append(near, fmt.Sprintf("%d of %s", rev.ID, rev.Time.UTC().Format(time.RFC3339)))
 		}
-		why = fmt.Sprintf("it is frozen as it was, because %s; nearest to it in time are %s: \"relay rollback %s --to\" takes one for this replica",
-			without, cmp.Or(strings.Join(near[:min(len(near), 3)], ", "), "none"), name)
+		nearest := cmp.Or(strings.Join(near[:min(len(near), 3)], ", "), "none")
+		why = fmt.Sprintf("it is frozen as it was, because %s; nearest to it in time are %s: ", without, nearest) +
+			fmt.Sprintf("\"relay rollback %s --to\" takes one for this replica", name)
 	}
 	return did, why
 }
@@ -101,8 +102,8 @@ func applyRelease(u *upstream, one orders.Release, until time.Time) (did bool, w
 	return true, ""
 }
 
-// freezing returns the event of an order to freeze an upstream, or to roll it back. That is to the revision with the content
-// that is nearest in time, of those that it can look at in searchTime.
+// freezing returns the event of an order to freeze an upstream, or to roll it back: to the revision with the content that
+// is nearest in time, of those that it can look at in searchTime.
 func (m *Manager) freezing(ctx context.Context, u *upstream, o intake.Order, f *orders.Frozen) intake.Event {
 	if f.Content == "" {
 		return intake.Freeze{Order: o}
