@@ -12,7 +12,7 @@ import (
 )
 
 // gcPercent is GOGC: the garbage that may be there before it is collected, in percent of what is held.
-const gcPercent = 50
+const gcPercent = 20
 
 // SetLimit sets the memory limit of the process to 90 % of the control group's limit, unless
 // GOMEMLIMIT is set. It returns the limit in bytes, or math.MaxInt64 if there is none.
