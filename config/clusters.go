@@ -10,6 +10,7 @@ import (
 
 	"meshrelay/federation/filter"
 	"meshrelay/internal/servers"
+	"meshrelay/internal/text"
 )
 
 // Clusters finds upstreams: the API servers of clusters that come and go by themselves.
@@ -218,7 +219,24 @@ func (c *Config) Warnings() (lines []string) {
 			lines = append(lines, fmt.Sprintf("clusters %s: no cluster whose credentials a program gives is followed, because clusters[%d].allowServers is missing: list the servers that may get those credentials", c.Name, i))
 		}
 	}
+	if line := c.Unlimited(); line != "" {
+		lines = append(lines, line)
+	}
 	return lines
+}
+
+// Unlimited names the upstreams that let everything in because nothing says otherwise. It is empty if there are none.
+func (c *Config) Unlimited() string {
+	var open []string
+	for _, u := range c.Upstreams {
+		if u.Import.Profile == "" && !u.Import.LimitsContent() {
+			open = append(open, u.Name)
+		}
+	}
+	if len(open) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("import.profile is not set for upstream %s, and everything is let in, also what affects every mesh behind this relay: set services, routing or all", text.Some(open, 5))
 }
 
 // OfAPIServer reports whether an upstream is the API server of a cluster.

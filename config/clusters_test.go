@@ -163,8 +163,8 @@ func TestATemplateBecomesTheUpstreamOfACluster(t *testing.T) {
 func TestAnIstiodAndAnAPIServerOfOneClusterAreWarnedOf(t *testing.T) {
 	text := func(first, second string) string {
 		return fmt.Sprintf(`upstreams:
-- {name: a, clusterID: east, %s}
-- {name: b, clusterID: %s}
+- {name: a, clusterID: east, import: {profile: all}, %s}
+- {name: b, import: {profile: all}, clusterID: %s}
 downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 `, first, second)
 	}
@@ -180,6 +180,26 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 		lines := c.Warnings()
 		if (len(lines) > 0) != want || want && !strings.Contains(lines[0], "upstreams a (xds) and b (kubernetes) read the same cluster, east") {
 			t.Errorf("%s: %q", second, lines)
+		}
+	}
+}
+
+func TestUpstreamsWithoutAProfileAreNamedOnce(t *testing.T) {
+	for fields, want := range map[string]string{
+		"": "upstream a, b, and", "import: {profile: all}": "", "import: {profile: routing}": "", "import: {kinds: [se]}": "",
+		"import: {namespaces: {include: [shop]}}": "", `import: {hosts: {include: ["*.a"]}}`: "upstream a, b, and",
+	} {
+		text := "upstreams:\n"
+		for _, name := range []string{"a", "b"} {
+			text += fmt.Sprintf("- {name: %s, file: {path: %[1]s}, %s}\n", name, fields)
+		}
+		c, err := parse("relay.yaml", []byte(text+`downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := c.Warnings()
+		if len(lines) > 1 || (len(lines) == 1) != (want != "") || want != "" && !strings.Contains(lines[0], want) {
+			t.Errorf("%s: %q", fields, lines)
 		}
 	}
 }

@@ -51,7 +51,7 @@ type Guard struct {
 	Percent int `yaml:"percent" default:"30" range:"0 100"`
 	Count   int `yaml:"count" default:"10" range:"0 1000000000"`
 	// HoldFor counts only the time in which the upstream is in contact.
-	HoldFor OpenEnded `yaml:"holdFor" default:"10m" range:"1s 8760h" endless:"forever"`
+	HoldFor OpenEnded `yaml:"holdFor" range:"1s 8760h" endless:"forever"`
 	// Profile registry is for servers that leave out services without a healthy instance.
 	Profile string `yaml:"profile,omitempty" oneof:"registry"`
 	// Empty applies to deletions that remove the last resources of a kind that had three or more,

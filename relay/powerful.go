@@ -38,7 +38,8 @@ type mergedView interface {
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 }
 
-// powerfulImports returns a line for each upstream that has resources of powerfulKinds and no import rule that limits them, such as a profile.
+// powerfulImports returns a line for each upstream that has resources of powerfulKinds, and neither a profile nor another import
+// rule that limits them. An explicit profile all is a decision.
 func powerfulImports(upstreams []config.Upstream, resources mergedView) (notes []string) {
 	counts := map[string]map[powerful]int{} // by upstream
 	for _, p := range powerfulKinds {
@@ -53,7 +54,7 @@ func powerfulImports(upstreams []config.Upstream, resources mergedView) (notes [
 		}
 	}
 	for _, u := range upstreams {
-		if u.Import.LimitsContent() {
+		if u.Import.Profile != "" || u.Import.LimitsContent() {
 			continue
 		}
 		var found []string

@@ -100,6 +100,9 @@ func examine(ctx context.Context, path string, d relay.Doctor, told func(string,
 	if len(found) == 0 {
 		found = append(found, doctor.Good("config", path, "valid, %s", view.Count(len(cfg.Upstreams), "upstream")))
 	}
+	if line := cfg.Unlimited(); line != "" {
+		found = append(found, doctor.Good("config", path, "%s", line))
+	}
 	if d.Upstream != "" && !slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == d.Upstream }) {
 		return nil, fmt.Errorf("%s has no upstream %q", path, d.Upstream)
 	}

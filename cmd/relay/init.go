@@ -54,7 +54,7 @@ upstreams:
 {{- end}}
   import:
     profile: services  # what other meshes need to reach its services; routing and all let in more
-  # guard: {holdFor: forever}  # bulk deletions wait for an operator without time limit
+  # guard: {holdFor: 1h}       # bulk deletions are carried out after that time, if nobody has decided
 {{- end}}
 {{- if .Kubeconfig}}
 - name: cluster
