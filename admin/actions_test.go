@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 
 	"meshrelay/events"
-	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -36,7 +35,7 @@ var examples = map[string]request{
 	"prune sink":       {method: http.MethodPost, path: "/sinks/dr/prune"},
 	"reload":           {method: http.MethodPost, path: "/reload"},
 	"log-level":        {method: http.MethodPut, path: "/debug/loglevel?level=warn"},
-	"plan sinks":       {method: http.MethodPost, path: "/plan/sinks"},
+	"plan":             {method: http.MethodPost, path: "/plan"},
 	"backup":           {path: "/state/backup"},
 	"support-bundle":   {path: "/support-bundle?seconds=0"},
 }
@@ -60,7 +59,7 @@ func TestEachActionOfAnOperatorIsOneLine(t *testing.T) {
 		d.Controls, d.Clusters = &controls{err: err}, brokenClusters{err}
 		d.Sinks = someSinks{err}
 		d.Reload = func(context.Context) error { return err }
-		d.PreviewSinks = func(context.Context, []byte) ([]sink.Change, error) { return nil, err }
+		d.Preview = func(context.Context, []byte) (Preview, error) { return Preview{}, err }
 		d.Backup = func(io.Writer) error { return err }
 	}
 	for name, r := range examples {
@@ -91,7 +90,7 @@ func TestEachActionOfAnOperatorIsOneLine(t *testing.T) {
 					}
 				}
 				recorded := journal.Read(events.Query{Filter: events.Filter{Orders: true}}).Events
-				if reads := slices.Contains([]string{"plan sinks", "backup", "support-bundle"}, name); reads != (len(recorded) == 0) {
+				if reads := slices.Contains([]string{"plan", "backup", "support-bundle"}, name); reads != (len(recorded) == 0) {
 					t.Fatalf("recorded: %+v", recorded)
 				} else if reads {
 					return

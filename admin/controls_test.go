@@ -86,7 +86,7 @@ var writes = []request{
 	{path: "/upstreams/east/held"},
 	{method: http.MethodPost, path: "/upstreams/east/serve-without"},
 	{method: http.MethodPost, path: "/reload"},
-	{method: http.MethodPost, path: "/plan/sinks"},
+	{method: http.MethodPost, path: "/plan"},
 	{method: http.MethodPut, path: "/debug/loglevel?level=debug"},
 	{path: "/state/backup"},
 }

@@ -162,8 +162,8 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	}
 	cfg.Address = "127.0.0.1:0"
 	deps := Deps{
-		PreviewSinks: func(context.Context, []byte) ([]sink.Change, error) { return nil, nil },
-		Controls:     &controls{}, Clusters: foundClusters{}, Sinks: someSinks{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
+		Preview:  func(context.Context, []byte) (Preview, error) { return Preview{}, nil },
+		Controls: &controls{}, Clusters: foundClusters{}, Sinks: someSinks{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
 		Ready: func() Readiness { return f.ready }, Notes: func() []string { return nil }, Remarks: func() []string { return nil },
 		Memory: func() (inUse, limit uint64) { return 0, math.MaxInt64 },

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"meshrelay/sink"
 )
 
 // TestAPlanIsBounded: by the size of the file, and one at a time.
@@ -21,14 +20,14 @@ func TestAPlanIsBounded(t *testing.T) {
 		return wrong
 	}
 	f := newFixture(t, Config{}, func(d *Deps) {
-		d.PreviewSinks = func(_ context.Context, config []byte) ([]sink.Change, error) { return nil, looked(config) }
+		d.Preview = func(_ context.Context, config []byte) (Preview, error) { return Preview{}, looked(config) }
 	})
-	for _, path := range []string{"/plan/sinks"} {
+	for _, path := range []string{"/plan"} {
 		post := func(body string) request {
 			return request{method: http.MethodPost, path: path, body: body, peer: &peer{UID: 1}}
 		}
 		wrong = nil
-		if code, body, _ := f.do(t, post(strings.Repeat("x", maxConfigBytes))); code != http.StatusOK || body != "[]\n" || seen != maxConfigBytes {
+		if code, body, _ := f.do(t, post(strings.Repeat("x", maxConfigBytes))); code != http.StatusOK || body != "{}\n" || seen != maxConfigBytes {
 			t.Errorf("%s: %d %q of %d bytes", path, code, body, seen)
 		}
 		if code, body, _ := f.do(t, post(strings.Repeat("x", maxConfigBytes+1))); code != http.StatusBadRequest || !strings.Contains(body, "more than 1 MiB") {

@@ -129,7 +129,7 @@ func (s *Server) routes() (all []route) {
 			return s.sinkOrder(r, verb, o)
 		}, own...)
 	}
-	act("POST /plan/sinks", "plan sinks", s.previewSinks)
+	act("POST /plan", "plan", s.preview)
 	act("POST /reload", "reload", s.reload)
 	act("GET /state/backup", "backup", s.backup)
 	act("GET /support-bundle", "support-bundle", s.supportBundle, "seconds", "resources")

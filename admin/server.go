@@ -16,7 +16,6 @@ import (
 
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/loglimit"
-	"meshrelay/sink"
 )
 
 const (
@@ -83,8 +82,8 @@ type Deps struct {
 	// ReloadStatus returns the state of the config file.
 	ReloadStatus func() ReloadStatus
 
-	// PreviewSinks tells what a config file would change for the sinks.
-	PreviewSinks func(ctx context.Context, config []byte) ([]sink.Change, error)
+	// Preview tells what a config file would change for sinks and views.
+	Preview func(ctx context.Context, config []byte) (Preview, error)
 
 	// Sinks shows and controls sinks.
 	Sinks SinkControls
@@ -226,7 +225,7 @@ func common(next http.Handler) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
 		most := int64(maxBodyBytes)
-		if r.URL.Path == "/plan/sinks" {
+		if r.URL.Path == "/plan" {
 			most = maxConfigBytes + 1
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, most)

@@ -226,8 +226,8 @@ func (r *Relay) adminDeps(debug *admin.Debug) admin.Deps {
 		Gatherer: r.metrics, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(), Memory: memory.InUse,
 		Controls: r.manager, Clusters: r.finder, Sinks: r.sinks, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
-		PreviewSinks: r.previewSinks,
-		Remarks:      func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
+		Preview: r.preview,
+		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
 				return admin.Readiness{Reasons: []string{"shutting down"}}

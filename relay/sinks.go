@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -48,16 +47,6 @@ func sinksOf(cfg *config.Config) (specs []sink.Spec, err error) {
 		}})
 	}
 	return specs, nil
-}
-
-// previewSinks returns what a config file would change for the sinks.
-func (r *Relay) previewSinks(_ context.Context, text []byte) ([]sink.Change, error) {
-	cfg, err := r.options.Watcher.Parse(text)
-	if err != nil {
-		return nil, err
-	}
-	specs, err := sinksOf(cfg)
-	return r.sinks.Compare(specs), err
 }
 
 // sinkBlocked returns a function for the present state of the upstreams: why one may still have a resource that is not

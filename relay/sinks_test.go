@@ -125,12 +125,12 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 			strings.Replace(text, "dr.kubeconfig", "new.kubeconfig", 1):            "[{dr [cluster.kubeconfig] 0 0 0 0 [if this is another cluster, ",
 			strings.Replace(text, "sinks: [{name: dr,", "sinks: [{name: site,", 1): "[{dr [removed] 0 0 0 0 [it leaves, and site comes for the same cluster: ",
 		} {
-			got, err := r.previewSinks(t.Context(), []byte(next))
-			if err != nil || !strings.HasPrefix(fmt.Sprint(got), want) {
+			got, err := r.preview(t.Context(), []byte(next))
+			if err != nil || !strings.HasPrefix(fmt.Sprint(got.Sinks), want) {
 				t.Errorf("%v, %v, want %q", got, err, want)
 			}
 		}
-		if _, err := r.previewSinks(t.Context(), []byte(strings.Replace(text, "view: dr", "view: few", 1))); err == nil || !strings.Contains(err.Error(), `there is no view "few"`) {
+		if _, err := r.preview(t.Context(), []byte(strings.Replace(text, "view: dr", "view: few", 1))); err == nil || !strings.Contains(err.Error(), `there is no view "few"`) {
 			t.Error(err)
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"meshrelay/internal/kube"
 	words "meshrelay/internal/text"
 	"meshrelay/mirror"
-	"meshrelay/sink"
 )
 
 // Changes are the differences between two sets of objects, such as those of a running relay and of a plan.
@@ -24,8 +23,8 @@ type Changes struct {
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
 	// Changes are sorted by kind, namespace and name.
-	Changes []Change      `json:"changes"`
-	Sinks   []sink.Change `json:"sinks,omitempty"` // that come, leave or change
+	Changes []Change `json:"changes"`
+	admin.Preview
 }
 
 // Change is the change of one object.

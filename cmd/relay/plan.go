@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,10 +30,12 @@ func newPlan(access *access) *cobra.Command {
 		Long: `Connect to the upstreams of a config file, merge their resources as a relay with that file would,
 and list the resources that it would add, change and remove in the running relay. The command serves
 nothing and changes nothing. The running relay is that of --admin, by default of admin.address in the
-file. The list of resources ignores views: it is that of a client without a view.
+file. The list of resources ignores views: it is that of a client without a view. Policies that would go come
+first.
 
-If the running relay can be reached over its Unix socket, the plan also has the sinks that come, leave or
-change, with how many of its present resources they write now, as planned, anew, and no longer, and what
+If the running relay can be reached over its Unix socket, the plan also has each view that would show
+something else of its present resources, whether or not a client is connected, with the policies that its
+clients would lose, and the sinks that come, leave or change, with how many of its present resources they write now, as planned, anew, and no longer, and what
 becomes of their objects.
 
 It fails when an upstream does not sync in time: its resources would look removed.`,
@@ -60,18 +64,17 @@ It fails when an upstream does not sync in time: its resources would look remove
 			if err != nil {
 				return err
 			}
-			sinks, _ := running.Sinks(ctx, "") // if it does not answer, PreviewSinks tells
 			running.Socket = access.socket
 			cmd.SetContext(ctx)
 			err = throughSocket(cmd, running, nil, func(cmd *cobra.Command, c admin.Client, _ []string) (err error) {
-				changes.Sinks, err = c.PreviewSinks(cmd.Context(), text)
+				changes.Preview, err = c.Preview(cmd.Context(), text)
 				return err
 			})
-			if err != nil && len(cfg.Sinks)+len(sinks) > 0 {
-				cmd.PrintErrf("warning: the plan is without the sinks: %v\n", err)
+			if err != nil {
+				cmd.PrintErrf("warning: the plan is without views and sinks: %v\n", err)
 			}
 			err = out.rows(cmd, &rows, nil, changes, cliview.Plan(changes, rows.diffs(diffs), cut(&rows, changes.Changes)))
-			if err == nil && exitCode && len(changes.Changes)+len(changes.Sinks) > 0 {
+			if err == nil && exitCode && len(changes.Changes)+len(changes.Sinks)+len(changes.Views) > 0 {
 				return &exitError{code: 2}
 			}
 			return err
@@ -104,5 +107,15 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config) (view.C
 	if err != nil {
 		return unread(err)
 	}
-	return view.Compare(now, next), nil
+	changes := view.Compare(now, next)
+	slices.SortStableFunc(changes.Changes, func(a, b view.Change) int { return cmp.Compare(opens(a), opens(b)) })
+	return changes, nil
+}
+
+// opens returns 0 for a change that removes a policy, so that it comes first, else 1.
+func opens(c view.Change) int {
+	if c.Action == "remove" && relay.Protects(c.Kind) {
+		return 0
+	}
+	return 1
 }

@@ -177,6 +177,14 @@ func (rs *Rules) Of(l Listener, c Client, who identity.Identity) (*Rule, error) 
 	return nil, noView(l, c, who.Names)
 }
 
+// Named returns the rule of a view, or with an empty name that of clients that match no view. It is nil if there is none.
+func (rs *Rules) Named(name string) *Rule {
+	if name == "" {
+		return rs.other
+	}
+	return rs.byName[name]
+}
+
 // contradicts returns an error if a node claims another namespace or service account than those of its identity
 // (PROTOCOL C12).
 func (c Client) contradicts(who identity.Identity) error {

@@ -2,6 +2,7 @@ package cliview
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 
 	"meshrelay/admin/view"
@@ -15,10 +16,28 @@ func Plan(c view.Changes, most int, shown []view.Change) string {
 	case len(c.Changes) > 0:
 		p.changes(shown, nil, titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO"), "now", "planned", most)
 		p.printf("\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
-	case len(c.Sinks) > 0:
+	case len(c.Sinks)+len(c.Views) > 0:
 		p.WriteString("No resource would change.\n")
 	default:
 		p.WriteString("Nothing would change.\n")
+	}
+	if len(c.Views) > 0 {
+		t, notes := titled("VIEW", "NOW", "PLANNED", "ANEW", "NO LONGER", "FROM ELSEWHERE"), ""
+		for _, v := range c.Views {
+			t.add(v.View, v.Now, v.Planned, v.Gained, v.Lost, v.Changed)
+			if v.Opens > 0 {
+				p.WriteString(CleanLines(fmt.Sprintf("\n%s would lose %d policies, without which something may be open:\n  %s\n", v.View, v.Opens, strings.Join(v.Policies, "\n  "))))
+				if more := v.Opens - len(v.Policies); more > 0 {
+					p.printf("  and %d more\n", more)
+				}
+			}
+			if v.Note != "" {
+				notes += v.View + ": " + v.Note + "\n"
+			}
+		}
+		p.WriteString("\nViews, and the present resources that their clients see now, as planned, anew, no longer, and from elsewhere:\n")
+		p.table(t)
+		p.WriteString(CleanLines(notes))
 	}
 	if len(c.Sinks) > 0 {
 		p.WriteString("\nSinks, and the present resources that they write now, as planned, anew, and no longer:\n")
