@@ -92,6 +92,8 @@ type SourceCopy struct {
 	// later, too, at an unknown time.
 	StaleSince time.Time `json:"staleSince,omitzero"`
 	StaleLater bool      `json:"staleLater,omitempty"`
+	// Trouble has problems that relays on its way tell of their upstreams, one line each.
+	Trouble []string `json:"trouble,omitempty"`
 	// Refused is the mistake in the newest content.
 	Refused string `json:"refused,omitempty"`
 	// Changes names what rewrite rules have changed beside the name.
@@ -162,6 +164,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		}
 		if i := place(c); i < len(sources) {
 			c.explainBy(sources[i], key.Kind, differs(t, s))
+			c.Trouble = troubleOf(sources[i], t.Resource)
 		}
 		e.Sources = append(e.Sources, c)
 	}
@@ -175,6 +178,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Decision), Version: p.Resource.Version(), Unconfirmed: true}
 		if at := place(c); at < len(sources) {
 			c.Frozen, c.StaleSince, c.StaleLater = sources[at].Frozen, sources[at].StaleSince, sources[at].StaleLater
+			c.Trouble = troubleOf(sources[at], p.Resource)
 		}
 		e.Sources = append(e.Sources, c)
 	}
@@ -278,6 +282,15 @@ func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending boo
 	case u.Endpoints != nil && kind == federation.ServiceEntry && c.Detail == "":
 		c.Detail = u.Endpoints.None
 	}
+}
+
+// troubleOf returns what relays on the way of a resource, which may be nil, tell of their upstreams.
+func troubleOf(u upstreams.Status, r *mirror.Resource) []string {
+	if r == nil || len(u.Told.Problems) == 0 {
+		return nil
+	}
+	from := r.Provenance()
+	return u.Told.Concerning(from.Source, from.Path).Lines(u.Name)
 }
 
 // differs reports whether the upstream has another content of a key than its served copy.

@@ -33,6 +33,7 @@ func Assess(released bool, sources []upstreams.Status) Readiness {
 		if parts := problems(s, released); len(parts) > 0 {
 			r.Reasons = append(r.Reasons, "upstream "+s.Name+": "+strings.Join(parts, "; "))
 		}
+		r.Reasons = append(r.Reasons, s.Told.Lines(s.Name)...)
 		if s.Frozen != nil { // an operator has frozen it
 			r.Notes = append(r.Notes, "upstream "+s.Name+": "+frozen(*s.Frozen, s.Name))
 		}

@@ -60,6 +60,7 @@ type conn struct {
 
 	told  atomic.Bool // a push woke the stream, which has not planned a round since
 	heard atomic.Bool // the first request has come
+	hears atomic.Bool // the client has asked for trouble.TypeURL
 
 	// Only the receiving goroutine uses these.
 	incoming incoming
@@ -81,6 +82,7 @@ type conn struct {
 	// after the first one.
 	asksStatus bool
 	statusEnd  *time.Timer
+	hearing    hearing
 	// asked is set when a request came after the last round. planned is view.changes at the last round.
 	asked   bool
 	planned uint64

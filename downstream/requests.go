@@ -15,6 +15,7 @@ import (
 	"meshrelay/downstream/subscription"
 	"meshrelay/downstream/views"
 	"meshrelay/events"
+	"meshrelay/trouble"
 )
 
 // receive handles requests until the stream ends. It returns the error of a refused request, or nil.
@@ -64,9 +65,12 @@ func (c *conn) next() error {
 		return err
 	}
 	asks := true
-	if req.TypeURL == statusType {
+	switch {
+	case req.TypeURL == statusType:
 		err = c.askStatus()
-	} else {
+	case req.TypeURL == trouble.TypeURL && c.protocol == protocolDelta:
+		asks = c.askTrouble(req)
+	default:
 		asks, err = c.subscribe(&req.Request)
 	}
 	if err == nil && asks {

@@ -90,6 +90,9 @@ func (c *conn) sendAll() error {
 		if err != nil || !mirror.IsClosed(c.server.released) || c.server.views.known.Learning() { // learn wakes the stream
 			return err
 		}
+		if err = c.sendTrouble(); err != nil {
+			return err
+		}
 		if more, err = c.inTurn(c.round); err != nil {
 			return err
 		}

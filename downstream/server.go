@@ -143,6 +143,7 @@ type Server struct {
 	identifier    string
 	statusStreams *semaphore.Weighted // a place for each stream that asked for statusType
 	beginnings    beginnings
+	told          atomic.Pointer[told] // nil before Tell
 	released      chan struct{}
 	draining      chan struct{}
 	lastID        atomic.Uint64

@@ -74,6 +74,7 @@ func viewsOf(all []config.View) ([]views.View, error) {
 		}
 		// A view without rules accepts every resource: Accepts stays nil.
 		if sources := v.Sources; len(sources) > 0 || v.Rules().LimitsContent() {
+			view.Sources, view.Picks = sources, v.Rules().LimitsContent()
 			view.Shows = fmt.Sprintf("%q %q", sources, []any{v.Kinds, v.Namespaces.Include, v.Namespaces.Exclude, v.Selector, v.Expression})
 			view.Accepts = func(r *mirror.Resource) bool {
 				return (len(sources) == 0 || slices.Contains(sources, r.Source())) && filter.Check(r).Passes()

@@ -284,6 +284,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.server.Run,
 		func(ctx context.Context) error { return r.guard.Run(ctx, r.server.Shed) },
 		r.expiries.Run,
+		r.tellTrouble,
 		r.logServing,
 		r.sinks.Run,
 		func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) },

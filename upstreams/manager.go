@@ -47,6 +47,7 @@ type Manager struct {
 	replicas  *replicas       // nil: the relay is alone
 	shown     atomic.Pointer[shownOrders]
 	look      chan struct{} // has an element when an upstream may have to follow an order, or its hold has changed
+	moved     chan struct{} // has an element when the status of an upstream may have changed
 	log       *slog.Logger
 	restored  chan struct{} // closed when the upstreams are restored from disk
 	pause     time.Duration // after the first failure of a source
@@ -69,6 +70,7 @@ type Manager struct {
 func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
 	m := &Manager{
 		kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, restored: make(chan struct{}), look: make(chan struct{}, 1),
+		moved: make(chan struct{}, 1),
 		pause: leastPause, first: newFirstSync(cfg, keeper),
 	}
 	m.shown.Store(&shownOrders{})
@@ -79,7 +81,7 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 			errs = multierror.Append(errs, err)
 			continue
 		}
-		m.upstreams = append(m.upstreams, newUpstream(s, keeper != nil, m.look))
+		m.upstreams = append(m.upstreams, newUpstream(s, keeper != nil, m.look, m.moved))
 	}
 	if err := errs.ErrorOrNil(); err != nil {
 		return nil, err
@@ -270,7 +272,7 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 		}
 	}
 	if c.isNew {
-		c.now = newUpstream(c.setup, m.keeper != nil, m.look)
+		c.now = newUpstream(c.setup, m.keeper != nil, m.look, m.moved)
 		c.now.events = m.events
 	}
 	return c, nil
@@ -312,6 +314,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	}
 	m.unite() // some may have another ID
 	mirror.Signal(m.look)
+	mirror.Signal(m.moved)
 	for _, u := range old {
 		if slices.Contains(next, u) {
 			continue

@@ -60,6 +60,9 @@ func metrics() []metric {
 			return float64(st.Held.Removals)
 		}),
 		flag(desc("relay_upstream_frozen", "Whether an operator holds the upstream as it is."), func(st *Status) bool { return st.Frozen != nil }),
+		number(gauge, desc("relay_upstream_told_problems", "Problems that the relay behind the upstream tells of its own upstreams now."), func(st *Status) float64 {
+			return float64(len(st.Told.Problems) + st.Told.More)
+		}),
 		number(gauge, desc("relay_upstream_over_limit_resources", "Resources of the upstream that its limits refuse now."), func(st *Status) float64 { return float64(st.OverLimit) }),
 		number(gauge, desc("relay_upstream_services_without_endpoints", "Services of the upstream that are served without endpoints, because it has none for them."), func(st *Status) float64 { return float64(st.Empty) }),
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"meshrelay/adsclient"
+	"meshrelay/trouble"
 	"meshrelay/upstreams/intake"
 )
 
@@ -76,6 +77,8 @@ type Status struct {
 	Kept string `json:"kept,omitempty"`
 	// Drift counts, by "group/Kind", changes that a full answer brought, and that no push had brought before.
 	Drift map[string]uint64 `json:"drift,omitempty"`
+	// Told is what an upstream that is a relay tells of problems with its own upstreams, while it is in contact.
+	Told trouble.Report `json:"told,omitzero"`
 	// MayWait is why the source may itself be waiting for this relay, empty when there is no reason.
 	MayWait string `json:"-"`
 	// Reconnects counts the streams after the first. NACKs counts the responses that were rejected in part or

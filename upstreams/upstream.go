@@ -58,6 +58,7 @@ type upstream struct {
 	events *events.Journal // nil: nobody keeps them
 	since  time.Time
 	look   chan<- struct{} // gets an element when the hold may have changed
+	moved  chan<- struct{} // gets an element when the status may have changed
 	// identified is called when the identity of the cluster may have changed. runSource sets it.
 	identified func()
 	wake       chan struct{} // has an element when turn must run before armed
@@ -79,11 +80,11 @@ type upstream struct {
 	end         context.CancelCauseFunc // ends the run of the source, nil while none runs
 }
 
-func newUpstream(s setup, keeps bool, look chan<- struct{}) *upstream {
+func newUpstream(s setup, keeps bool, look, moved chan<- struct{}) *upstream {
 	store := mirror.NewStore()
 	return &upstream{
 		name: s.cfg.Name, setup: s, store: store, log: s.log, notes: loglimit.New(200, time.Second), since: time.Now(), wake: make(chan struct{}, 1),
-		look: look, asked: s.source, intake: intake.New(s.cfg, store, s.rules, keeps),
+		look: look, moved: moved, asked: s.source, intake: intake.New(s.cfg, store, s.rules, keeps),
 	}
 }
 
@@ -104,6 +105,7 @@ func (u *upstream) Tell(e intake.Event) intake.Result {
 // stepOver passes an event to the intake, and writes its notes to the log and its events to the journal.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
+	mirror.Signal(u.moved)
 	if _, is := e.(intake.Identified); is && u.identified != nil {
 		u.identified()
 	}

@@ -71,6 +71,8 @@ func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []S
 		s := say(level, reason)
 		if name, _, ok := strings.Cut(strings.TrimPrefix(reason, "upstream "), ": "); ok && strings.HasPrefix(reason, "upstream ") {
 			s.Href = upstreamHref(name)
+		} else if at, ok := strings.CutPrefix(reason, "at "); ok {
+			s.Href = upstreamHref(at[:strings.IndexAny(at+":", ",:")])
 		}
 		list = append(list, s)
 	}

@@ -103,6 +103,11 @@ func remarks(e *admin.Explanation) (list []State) {
 	if e.Into != (mirror.Key{}) {
 		refer("It is merged into ", []mirror.Key{e.Into})
 	}
+	for _, c := range e.Sources {
+		for _, line := range first(c.Trouble, maxReasons) {
+			list = append(list, State{Level: Warn, Text: line, Href: upstreamHref(c.Upstream)})
+		}
+	}
 	refer("Merged with ", e.Group)
 	refer("There is also ", e.Also)
 	refer("Another namespace has ", e.Elsewhere)

@@ -121,6 +121,9 @@ func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 	for _, line := range first(view.Unfollowed(u), maxRows) {
 		list = append(list, say(Warn, line))
 	}
+	for _, line := range first(u.Told.Lines(u.Name), maxRows) {
+		list = append(list, say(Warn, line))
+	}
 	for _, note := range u.Notes {
 		list = append(list, say(None, note))
 	}

@@ -154,7 +154,8 @@ func shortKey(key string) string {
 
 // IsHealthy reports whether nothing is wrong with an upstream.
 func IsHealthy(u upstreams.Status) bool {
-	return !isGone(u) && u.State == upstreams.StateSynced && u.Synced && !u.Stale && u.Held == nil && u.Frozen == nil && u.RefusedTotal == 0
+	return !isGone(u) && u.State == upstreams.StateSynced && u.Synced && !u.Stale && u.Held == nil && u.Frozen == nil && u.RefusedTotal == 0 &&
+		len(u.Told.Problems) == 0
 }
 
 // isGone reports whether an upstream is a found cluster whose kubeconfig is gone.
@@ -182,6 +183,9 @@ func UpstreamState(u upstreams.Status, now time.Time) string {
 	}
 	if u.Frozen != nil {
 		state += ", frozen"
+	}
+	if len(u.Told.Problems) > 0 {
+		state += ", trouble behind it"
 	}
 	if isGone(u) {
 		state += ", cluster " + u.Found.State

@@ -24,6 +24,7 @@ import (
 	"meshrelay/internal/identity"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
+	"meshrelay/trouble"
 )
 
 // View selects the copies of resources that some clients see. The copies are merged as if there were no
@@ -37,6 +38,10 @@ type View struct {
 	// Accepts reports whether clients may see a copy of a resource; nil means all copies. It must depend only
 	// on the copy. Any goroutine may call it.
 	Accepts func(r *mirror.Resource) bool
+	// Sources are the upstreams of which Accepts accepts copies; empty: all. Picks reports whether it also looks at the
+	// content of copies.
+	Sources []string
+	Picks   bool
 	// Shows describes Accepts: views with the same text accept the same. Empty: it is like no other.
 	Shows string
 	// ClusterID replaces the cluster that clients claim: an istiod claims none (PROTOCOL S14).
@@ -225,6 +230,24 @@ func allowed(globs []string, value string) bool {
 
 // Limits reports whether the view shows less than everything to its clients.
 func (r *Rule) Limits() bool { return r.Accepts != nil }
+
+// Tells returns what clients of the view are told of a problem of an upstream. ok is false if the view does not show the
+// upstream. A view that picks content shows it if it accepts a copy from there, and tells no counts. has reports whether accept
+// accepts a copy of an upstream.
+func (r *Rule) Tells(p trouble.Problem, upstream string, has func(upstream string, accept func(*mirror.Resource) bool) bool) (_ trouble.Problem, ok bool) {
+	switch {
+	case r.Accepts == nil:
+		return p, true
+	case len(r.Sources) > 0 && !slices.Contains(r.Sources, upstream):
+		return p, false
+	case r.Picks:
+		return p.Bare(), has(upstream, func(c *mirror.Resource) bool {
+			from := c.Provenance()
+			return r.Accepts(c) && (len(p.Relays) == 1 || p.Has(from.Source, from.Path))
+		})
+	}
+	return p, len(r.Sources) > 0
+}
 
 // Same reports whether clients can read the same by two rules, which may be of different configs.
 func (r *Rule) Same(o *Rule) bool {

@@ -6,6 +6,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/internal/identity"
+	"meshrelay/trouble"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -73,6 +74,7 @@ func (s *Source) HandleState(state adsclient.State) {
 func (s *Source) openStream(state adsclient.State) {
 	st := &s.st
 	s.types, s.relay, s.server = subscriptions(s.cfg)(state.Relay), state.Relay, nil
+	s.told, s.untold = trouble.Report{}, ""
 	s.repeating, s.notOffered, s.silence = nil, map[string]bool{}, "" // a new stream answers everything
 	st.Protocol = string(state.Protocol)
 	scopes := make([]intake.Scope, 0, len(s.types))
@@ -135,6 +137,7 @@ func (s *Source) lose(state adsclient.State) {
 		st.LastError, s.complained[state.Address] = text, text
 	}
 	st.Protocol, s.repeating = "", nil
+	s.told, s.untold = trouble.Report{}, "" // nobody knows whether it is still so
 	closed := intake.Closed{Denied: next == upstreams.StateDenied, Failed: next == upstreams.StateFailed}
 	if state.Err != nil {
 		closed.Reason = state.Err.Error()

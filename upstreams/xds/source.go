@@ -29,6 +29,7 @@ import (
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
+	"meshrelay/trouble"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -72,6 +73,10 @@ type Source struct {
 	// notOffered has the types of the present stream that the server does not offer.
 	notOffered map[string]bool
 	silence    string // upstreams.Status.Silence of the present stream
+	// told is what the server tells on the present stream of problems with its upstreams, untold why that is refused.
+	told   trouble.Report
+	untold string
+	name   string // of this relay
 }
 
 // New returns a source that is not connected. The files of its credentials need not exist yet.
@@ -79,7 +84,7 @@ func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) *Sourc
 	section := sectionOf(cfg)
 	client, token := clientConfig(cfg, env)
 	client.DialOptions = append(client.DialOptions, dial...)
-	s := &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, token: token, complained: map[string]string{}}
+	s := &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, token: token, name: env.Relay, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
 	if cfg.Services.Mode == config.ServicesDiscover {
 		consumer := nodeConfig(cfg, env, "endpoints")
@@ -105,7 +110,7 @@ func clientConfig(cfg config.Upstream, env upstreams.Env) (adsclient.Config, *ad
 		Addresses:        section.Addresses,
 		Protocol:         adsclient.Protocol(section.Protocol),
 		Node:             func() *corev3.Node { return adsclient.Node(node) },
-		TypeURLs:         subscriptions(cfg),
+		TypeURLs:         withTrouble(subscriptions(cfg)),
 		Name:             env.Relay,
 		Credentials:      creds,
 		Stamp:            func() string { return token.Kept() + fmt.Sprint(lives(cfg)) },
@@ -226,7 +231,10 @@ func (s *Source) Describe(st *upstreams.Status) {
 	st.State, st.Since, st.Address, st.Protocol, st.LastError = s.st.State, s.st.Since, s.st.Address, s.st.Protocol, s.st.LastError
 	st.Reconnects, st.NACKs, st.Drift = s.st.Reconnects, s.st.NACKs, maps.Clone(s.st.Drift)
 	st.Addresses, st.Switches = s.client.Addresses(), s.client.Switches()
-	st.MayWait, st.Kept = s.st.MayWait, s.token.Kept()
+	st.MayWait, st.Kept, st.Told = s.st.MayWait, s.token.Kept(), s.told
+	if s.untold != "" {
+		st.Notes = append(st.Notes, "what it tells of its problems is refused: "+s.untold)
+	}
 	if s.silence != "" && s.st.Protocol != "" && !st.InContact {
 		st.Silence, st.Notes = s.silence, append(st.Notes, "it "+s.silence)
 	}
@@ -279,6 +287,9 @@ func (s *Source) nack(message, typeURL string, err error) error {
 func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if resp.TypeURL == trouble.TypeURL && s.relay {
+		return s.hear(resp)
+	}
 	scope, err := intake.TypeScope(resp.TypeURL)
 	if err == nil && !slices.Contains(s.types, resp.TypeURL) {
 		// No server would update or remove resources of a type that is not subscribed.

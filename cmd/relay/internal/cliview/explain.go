@@ -36,6 +36,11 @@ func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 	}
 	p.WriteString("\n")
 	p.table(tableOf(view.Copies, e.Sources, now))
+	for _, c := range e.Sources {
+		for _, line := range c.Trouble {
+			p.printf("%s\n", line)
+		}
+	}
 	p.WriteString("\n")
 	if len(e.Clients) == 0 {
 		p.WriteString("No client subscribes to this kind.\n")
