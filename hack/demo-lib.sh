@@ -11,7 +11,7 @@ demo=$(basename "$0" .sh)
 work=$(mktemp -d "${TMPDIR:-/tmp}/relay-$demo.XXXXXX")
 read -r -a ports <<<"${DEMO_PORTS:-15110 15114 15210 15214 15010 15014}"
 declare -A admin=([east]=${ports[1]} [west]=${ports[3]} [relay]=${ports[5]})
-declare -A config=([east]=samples/east.yaml [west]=samples/west.yaml [relay]=$work/relay.yaml)
+declare -A config=([east]=$work/east.yaml [west]=$work/west.yaml [relay]=$work/relay.yaml)
 declare -A pid=()
 failed=1 # until we know better
 
@@ -61,14 +61,9 @@ mkdir -m 0700 "$work/state"
   echo "state: {dir: state}"
 } >"${config[relay]}"
 
-# copy_samples: has east and west run with copies of the samples, which may be broken.
-copy_samples() {
-  cp -r samples/east samples/west "$work/"
-  for name in east west; do
-    config[$name]=$work/$name.yaml
-    sample "$name" >"${config[$name]}"
-  done
-}
+# East and west run with copies of the samples, which may be broken.
+cp -r samples/east samples/west "$work/"
+for name in east west; do sample "$name" >"${config[$name]}"; done
 
 # patience is how many seconds a demo waits for what takes a moment: then it will not come, however busy the machine is.
 patience=120

@@ -8,7 +8,6 @@
 source "$(dirname "${BASH_SOURCE[0]}")/demo-lib.sh"
 
 pause=${DEMO_PAUSE:-6}
-copy_samples
 
 end() {
   kill "${pid[$1]}"

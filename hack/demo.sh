@@ -5,7 +5,6 @@
 #   DEMO_ONCE=1   end after the first look
 source "$(dirname "${BASH_SOURCE[0]}")/demo-lib.sh"
 
-if [[ -n ${DEMO_PORTS:-} ]]; then copy_samples; fi
 echo "demo: starting east (xDS 127.0.0.1:${ports[0]}), west (127.0.0.1:${ports[2]}) and the federating relay (127.0.0.1:${ports[4]})"
 start east
 start west
@@ -23,7 +22,7 @@ echo "The config of both clusters is on xds://$RELAY_SERVER. In another terminal
 echo
 if [[ -n ${DEMO_PORTS:-} ]]; then try "export RELAY_ADMIN=$RELAY_ADMIN RELAY_SERVER=$RELAY_SERVER" 'first: the ports are others'; fi
 try "$relay get all -A" 'every kind that there is'
-try "$relay get vs -A --watch" "changes as they come; now edit a file in ${config[east]%.yaml}"
+try "$relay get vs -A --watch" "changes as they come; now edit or delete a file in ${config[east]%.yaml}, a copy of the samples"
 try "$relay get se bank -n payments -o yaml" 'one resource as YAML'
 try "$relay get se -A --server 127.0.0.1:${ports[2]}" 'what west alone has'
 try "$relay conflicts" 'resources that both clusters have'
