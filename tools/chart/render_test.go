@@ -295,7 +295,9 @@ func TestSwitchesLeaveObjectsOut(t *testing.T) {
 		t.Errorf("one replica has a budget, and its node can not be drained: %q", have)
 	}
 	for _, name := range []string{"single", "ha"} {
-		set := objects(t, mustRender(t, examples(t)[name]).Documents)["StatefulSet meshrelay"]
+		values := examples(t)[name]
+		values["rbac"] = map[string]any{"replicas": map[string]any{"create": false}}
+		set := objects(t, mustRender(t, values).Documents)["StatefulSet meshrelay"]
 		if have := at(set, "spec", "template", "spec", "automountServiceAccountToken"); have != false {
 			t.Errorf("%s: pods that read no API server have a token for it: %v", name, have)
 		}
