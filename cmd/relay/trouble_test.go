@@ -21,6 +21,7 @@ import (
 type telling struct {
 	files                         string
 	east, hub, far, blind, narrow running
+	endEast                       func()
 }
 
 func tellingRelays(t *testing.T) telling {
@@ -36,7 +37,7 @@ func tellingRelays(t *testing.T) telling {
 	from := func(name, address string) string {
 		return fmt.Sprintf("- {name: %s, xds: {addresses: [%q], plaintext: true}}\n", name, address)
 	}
-	c.east.run(t, "r-east", fmt.Sprintf("upstreams:\n- {name: files, file: {path: %q}, guard: {percent: 50}}\n", c.files)+from("back", c.hub.xds))
+	c.endEast = serveConfig(t, fmt.Sprintf("node: {id: r-east}\nadmin: {address: %q}\ndownstream: {startupTimeout: 500ms, listeners: [{address: %q, plaintext: true}]}\nupstreams:\n- {name: files, file: {path: %q}, guard: {percent: 50}}\n", c.east.admin, c.east.xds, c.files)+from("back", c.hub.xds))
 	c.hub.run(t, "r-hub", fmt.Sprintf(`views:
 - {name: blind, match: {nodeIDs: ["*~r-blind.*"]}, sources: [own]}
 - {name: narrow, match: {nodeIDs: ["*~r-narrow.*"]}, namespaces: {include: [home]}}
@@ -148,6 +149,16 @@ func TestTroubleTravels_C24_S28(t *testing.T) {
 	c.fill(t)
 	c.awaitTold(t, c.hub)
 	c.awaitTold(t, c.far)
+}
+
+// TestTroubleEndsWithTheContact_C24: what a relay told that is gone is not shown as current. That it is gone is told.
+func TestTroubleEndsWithTheContact_C24(t *testing.T) {
+	c := tellingRelays(t)
+	c.empty(t)
+	c.awaitTold(t, c.far, "at hub, at east: upstream files is held: deletion of 12 of 12 resources")
+	c.endEast()
+	c.awaitTold(t, c.hub)
+	c.awaitTold(t, c.far, "at hub: upstream east is disconnected")
 }
 
 func page(t *testing.T, url string) string {
