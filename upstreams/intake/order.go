@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -56,32 +57,25 @@ type Part struct {
 }
 
 // ParsePart parses KIND/NAMESPACE: a kind as kubectl takes it, or group/Kind; either may be *.
-func ParsePart(text string) (Part, error) {
+func ParsePart(text string) (s Part, err error) {
 	i := strings.LastIndexByte(text, '/')
 	if i < 0 {
 		return Part{}, fmt.Errorf("%.64q: want KIND/NAMESPACE, as in virtualservice/shop, or */shop, or vs/*", text)
 	}
-	s := Part{text: text, namespace: text[i+1:]}
+	s = Part{text: text, namespace: text[i+1:]}
 	if word := text[:i]; word != "*" {
-		kinds, err := mirror.ParseKinds(word)
-		if err != nil {
-			return Part{}, err
-		}
-		s.kinds = kinds
+		s.kinds, err = mirror.ParseKinds(word)
 	}
-	return s, nil
+	return s, err
 }
 
 // ParseParts parses the parts that an order names.
 func ParseParts(texts []string) (parts []Part, err error) {
 	for _, text := range texts {
-		part, err := ParsePart(text)
-		if err != nil {
-			return nil, err
-		}
-		parts = append(parts, part)
+		part, bad := ParsePart(text)
+		parts, err = append(parts, part), cmp.Or(err, bad)
 	}
-	return parts, nil
+	return parts, err
 }
 
 // String returns KIND/NAMESPACE.
@@ -110,9 +104,7 @@ func CheckReason(reason string) error {
 // Check validates an order of any kind.
 func (o Order) Check() error {
 	err := CheckReason(o.Reason)
-	switch {
-	case err != nil:
-	case len(o.Only) > maxParts:
+	if err == nil && len(o.Only) > maxParts {
 		err = fmt.Errorf("%d parts of a hold: want %d at most", len(o.Only), maxParts)
 	}
 	if err != nil {
@@ -123,10 +115,7 @@ func (o Order) Check() error {
 
 // withReason appends an operator's reason to a cause.
 func withReason(what, reason string) string {
-	if reason == "" {
-		return what
-	}
-	return what + " (" + reason + ")"
+	return strings.TrimSuffix(what+" ("+reason+")", " ()")
 }
 
 // Effect has the changes of served resources by an order.
