@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
 )
 
 // TestAPlanIsBounded: by the size of the file, and one at a time.
