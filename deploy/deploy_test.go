@@ -127,7 +127,8 @@ func replicas(t *testing.T) map[string]manifest { return manifests(t, "kubernete
 func TestEveryObjectIsThere(t *testing.T) {
 	got := slices.Sorted(maps.Keys(replicas(t)))
 	want := []string{
-		"ConfigMap meshrelay", "NetworkPolicy relay", "PodDisruptionBudget relay", "Service meshrelay", "Service relay",
+		"ConfigMap meshrelay", "NetworkPolicy relay", "PodDisruptionBudget relay", "Role relay-replicas",
+		"RoleBinding relay-replicas", "Service meshrelay", "Service relay",
 		"ServiceAccount relay", "StatefulSet meshrelay",
 	}
 	if !slices.Equal(got, want) {
