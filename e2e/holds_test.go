@@ -259,7 +259,7 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 	if got := h.keys(); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(maps.Keys(want))) {
 		t.Errorf("held are %q", got)
 	}
-	if h.Clock != "running" || h.Reason == "" || h.Since.IsZero() {
+	if h.Clock != "none" || h.Reason == "" || h.Since.IsZero() {
 		t.Errorf("the hold is %+v", h)
 	}
 	for _, d := range h.Deletions {
@@ -277,7 +277,7 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 	if n := len(row.FindAllString(table, -1)); n != 8 {
 		t.Errorf("%d rows in\n%s", n, table)
 	}
-	if out := r.must(0, "status", "relay upstreams --held east"); strings.Contains(out, "release") {
+	if out := r.must(0, "status", "relay upstreams --held east"); strings.Contains(out, "relay release") {
 		t.Errorf("the status offers the command that deletes:\n%s", out)
 	}
 	if body, err := httpGet("http://" + r.admin + "/ready"); err != nil || !contains(body, `see "relay upstreams --held east"`) {
@@ -453,7 +453,7 @@ func TestWhatGoesByUnfreezingAfterARollbackIsHeld(t *testing.T) {
 	}
 	entries(100)
 	east.start().ready()
-	r := newRelay(t, "hub", []string{"east=" + east.grpc}).holding("{}").start().ready()
+	r := newRelay(t, "hub", []string{"east=" + east.grpc}).holding("{holdFor: 1h}").start().ready()
 	third := newIstiod(t, "third", r.xds).start().ready()
 	has := func(n int) {
 		t.Helper()
