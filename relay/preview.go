@@ -14,16 +14,6 @@ import (
 // maxPolicies is how many policies that a view would lose are named.
 const maxPolicies = 20
 
-// protecting are the kinds whose resources deny, limit or check something: what is missing of them opens something. The last
-// four may be how a mesh authorizes, or keeps its clients in.
-var protecting = []string{
-	"security.istio.io/AuthorizationPolicy", "security.istio.io/PeerAuthentication", "security.istio.io/RequestAuthentication",
-	"networking.istio.io/Sidecar", "networking.istio.io/EnvoyFilter", "extensions.istio.io/WasmPlugin", "extensions.istio.io/TrafficExtension",
-}
-
-// Protects reports whether something may be open when a resource of a kind is missing.
-func Protects(kind string) bool { return slices.Contains(protecting, kind) }
-
 // preview returns what a config file would change for sinks and views, with the present resources.
 func (r *Relay) preview(ctx context.Context, text []byte) (p admin.Preview, err error) {
 	next, err := r.options.Watcher.Parse(text)
@@ -99,8 +89,12 @@ func (r *Relay) compareViews(ctx context.Context, cfg, next *config.Config) (cha
 		add(admin.ViewChange{View: "view " + v.Name, Note: note}, a, b)
 	}
 	for _, l := range cfg.Downstream.Listeners {
-		if to, stays := isNamed[l.Address]; stays && to != wasNamed[l.Address] {
-			add(admin.ViewChange{View: "listener " + l.Address}, was.Named(l.View), is.Named(to))
+		c := admin.ViewChange{View: "listener " + l.Address}
+		if to, stays := isNamed[l.Address]; !stays {
+			c.Note = "gone, with all that its clients see"
+			add(c, was.Named(l.View), nil)
+		} else if to != wasNamed[l.Address] {
+			add(c, was.Named(l.View), is.Named(to))
 		}
 	}
 	a, b := was.Named(""), is.Named("")
@@ -118,8 +112,8 @@ func (r *Relay) compareRules(c *admin.ViewChange, a, b *views.Rule) {
 		}
 		return r.aggregate.Select(key, rule.ClusterID, rule.Selection(views.Client{}).Accepts)
 	}
-	for _, kind := range r.aggregate.Kinds() {
-		protects := Protects(kind.String())
+	for _, kind := range r.aggregate.SourceKinds() {
+		protects := kind.Protects()
 		for _, key := range r.aggregate.Keys(kind) {
 			was, is := see(a, key), see(b, key)
 			if was != nil {

@@ -7,8 +7,12 @@ import (
 	"strings"
 
 	"meshrelay/config"
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
+
+// maxPolicies is how many policies that would go are named.
+const maxPolicies = 20
 
 // Change is what another config would change for a sink.
 type Change struct {
@@ -48,7 +52,7 @@ func (s *Set) Compare(specs []Spec) (changes []Change) {
 		if after.Name == "" {
 			c.Changed, c.Notes = []string{"removed"}, []string{leaves(before, now, next)}
 		} else if before.Name != "" {
-			c.Changed, c.Notes = differing(before, after), notes(before, after, c.Lost)
+			c.Changed, c.Notes = differing(before, after), notes(before, after, was)
 		}
 		changes = append(changes, c)
 	}
@@ -93,14 +97,23 @@ func leaves(s Spec, now, next map[string]Spec) string {
 }
 
 // notes tells what other fields do to the objects of a sink.
-func notes(before, after Spec, lost int) (lines []string) {
+func notes(before, after Spec, gone map[mirror.Key]string) (lines []string) {
 	tell := func(is bool, format string, args ...any) {
 		if is {
 			lines = append(lines, fmt.Sprintf(format, args...))
 		}
 	}
+	var policies []string
+	for key := range gone {
+		if key.Kind.Protects() {
+			policies = append(policies, key.String())
+		}
+	}
+	slices.Sort(policies)
+	lost := len(gone)
 	name, mode, applies := after.Name, before.Mode != after.Mode, after.Mode == config.SinkApply
 	prunes := applies && after.Prune
+	tell(len(policies) > 0 && prunes, "it deletes policies, without which something may be open: %s", text.Some(policies, maxPolicies))
 	tell(!sameServer(before, after), "if this is another cluster, its objects stay in the present one, and it writes nothing until clusterUID names the other")
 	tell(mode && applies, "it begins to write: before the change, relay sink diff %s shows what", name)
 	tell(mode && !applies, "it writes and deletes nothing from now on, and its objects stay")

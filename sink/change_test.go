@@ -99,3 +99,17 @@ func TestAPlanCountsWhatASinkWouldWriteAndNotWantAnyMore(t *testing.T) {
 		}
 	})
 }
+
+func TestAPlanNamesThePoliciesThatASinkWouldDelete(t *testing.T) {
+	policy := mirror.Key{Kind: mirror.Kind{Group: "security.istio.io", Kind: "AuthorizationPolicy"}, Namespace: "bank", Name: "deny"}
+	gone := map[mirror.Key]string{policy: "1", {Kind: mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, Namespace: "bank", Name: "a"}: "1"}
+	for prune, want := range map[bool]string{
+		true:  "it deletes policies, without which something may be open: security.istio.io/AuthorizationPolicy bank/deny",
+		false: "what its view does not show any more (2) stays in the cluster",
+	} {
+		s := Spec{Sink: config.Sink{Name: "dr", Mode: config.SinkApply, Prune: prune}}
+		if lines := notes(s, s, gone); lines[0] != want {
+			t.Errorf("prune %v: %q", prune, lines)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/config"
+	"meshrelay/mirror"
 	"meshrelay/relay"
 )
 
@@ -30,13 +31,13 @@ func newPlan(access *access) *cobra.Command {
 		Long: `Connect to the upstreams of a config file, merge their resources as a relay with that file would,
 and list the resources that it would add, change and remove in the running relay. The command serves
 nothing and changes nothing. The running relay is that of --admin, by default of admin.address in the
-file. The list of resources ignores views: it is that of a client without a view. Policies that would go come
-first.
+file. The list of resources ignores views: it is that of a client without a view. Policies that would
+go come first.
 
 If the running relay can be reached over its Unix socket, the plan also has each view that would show
 something else of its present resources, whether or not a client is connected, with the policies that its
-clients would lose, and the sinks that come, leave or change, with how many of its present resources they write now, as planned, anew, and no longer, and what
-becomes of their objects.
+clients would lose, and the sinks that come, leave or change, with how many of its present resources
+they write now, as planned, anew, and no longer, and what becomes of their objects.
 
 It fails when an upstream does not sync in time: its resources would look removed.`,
 		Example: `  relay plan -c new.yaml
@@ -114,7 +115,8 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config) (view.C
 
 // opens returns 0 for a change that removes a policy, so that it comes first, else 1.
 func opens(c view.Change) int {
-	if c.Action == "remove" && relay.Protects(c.Kind) {
+	var kind mirror.Kind
+	if kind.UnmarshalText([]byte(c.Kind)) == nil && c.Action == "remove" && kind.Protects() {
 		return 0
 	}
 	return 1

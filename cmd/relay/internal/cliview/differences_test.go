@@ -42,3 +42,12 @@ func TestDifferencesAreBoundedAndTheRestIsCounted(t *testing.T) {
 		}
 	}
 }
+
+func TestAPlanNamesThePoliciesThatWouldGoFirst(t *testing.T) {
+	changes := view.Changes{Changes: []view.Change{{Action: "remove", Kind: "a/B", Name: "c"}}, Removed: 1}
+	changes.Views = []admin.ViewChange{{View: "view bank", Lost: 30, Policies: []string{"d/E x/f"}, Opens: 22}}
+	const want = "view bank would lose 22 policies, without which something may be open:\n  d/E x/f\n  and 21 more\n"
+	if got := Plain(Plan(changes, 0, changes.Changes)); !strings.HasPrefix(got, want) {
+		t.Error(got)
+	}
+}

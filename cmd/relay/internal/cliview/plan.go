@@ -12,6 +12,15 @@ import (
 // Plan returns a plan as text: a table of the shown changes, and their differences in at most most bytes.
 func Plan(c view.Changes, most int, shown []view.Change) string {
 	var p page
+	for _, v := range c.Views {
+		if v.Opens > 0 {
+			p.WriteString(CleanLines(fmt.Sprintf("%s would lose %d policies, without which something may be open:\n  %s\n", v.View, v.Opens, strings.Join(v.Policies, "\n  "))))
+			if more := v.Opens - len(v.Policies); more > 0 {
+				p.printf("  and %d more\n", more)
+			}
+			p.WriteString("\n")
+		}
+	}
 	switch {
 	case len(c.Changes) > 0:
 		p.changes(shown, nil, titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO"), "now", "planned", most)
@@ -25,12 +34,6 @@ func Plan(c view.Changes, most int, shown []view.Change) string {
 		t, notes := titled("VIEW", "NOW", "PLANNED", "ANEW", "NO LONGER", "FROM ELSEWHERE"), ""
 		for _, v := range c.Views {
 			t.add(v.View, v.Now, v.Planned, v.Gained, v.Lost, v.Changed)
-			if v.Opens > 0 {
-				p.WriteString(CleanLines(fmt.Sprintf("\n%s would lose %d policies, without which something may be open:\n  %s\n", v.View, v.Opens, strings.Join(v.Policies, "\n  "))))
-				if more := v.Opens - len(v.Policies); more > 0 {
-					p.printf("  and %d more\n", more)
-				}
-			}
 			if v.Note != "" {
 				notes += v.View + ": " + v.Note + "\n"
 			}
