@@ -3,7 +3,9 @@ package attacks
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -310,10 +312,10 @@ func hurry(s *stage, _ int) {
 			ctx, cancel := context.WithCancel(s.ctx)
 			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, delta)
 			if err == nil {
-				_ = stream.SendMsg(raw(join(text(deltaType, meshType), field(deltaNode, node(nil))))) // RecvMsg tells
+				_ = stream.CloseSend() // a request would cost more than the stream, and slow the attack down
 				err = stream.RecvMsg(&discoveryv3.DeltaDiscoveryResponse{})
 			}
-			if cancel(); err != nil {
+			if cancel(); err != nil && !errors.Is(err, io.EOF) {
 				s.tell("%v", err)
 			}
 			if ended.Add(1) == 500 {
