@@ -69,10 +69,10 @@ func (in *Intake) judgeHold(complete bool) (removed int) {
 // prove that the remaining deletions are no accident.
 //
 // A new stream sends everything at once. On a live stream resources return bit by bit, so the rest waits
-// until nothing has returned for guardWindow, and until all names are readable. A hold without end, and the
-// rest of a partial release, wait for an operator or for the source.
+// until nothing has returned for guardWindow, and until all names are readable. The rest of a partial release
+// waits for an operator or for the source.
 func (in *Intake) isNormalAgain(complete bool) bool {
-	if _, ends := in.left(); !ends || in.held.returned.IsZero() || in.held.picked || in.syncing || in.isTorn() {
+	if in.held.returned.IsZero() || in.held.picked || in.syncing || in.isTorn() {
 		return false
 	}
 	quiet := in.stale.inContact && in.now.Sub(in.held.returned) >= guardWindow

@@ -121,13 +121,12 @@ func (in *Intake) isOver() bool {
 // planHold calls later with the next deadlines of the hold.
 func (in *Intake) planHold(later func(time.Time)) {
 	later(in.noteHeldAt)
-	left, ends := in.left()
-	switch {
-	case !ends || !in.stale.inContact:
+	if !in.stale.inContact {
 		return
-	case left > 0:
+	}
+	if left, ends := in.left(); ends && left > 0 {
 		later(in.now.Add(left))
-	case !in.held.asked.IsZero():
+	} else if ends && !in.held.asked.IsZero() {
 		later(in.held.asked.Add(repeatEvery))
 	}
 	later(in.held.returned.Add(guardWindow))
