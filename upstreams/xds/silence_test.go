@@ -180,8 +180,13 @@ func (p *place) after(d time.Duration) upstreams.Status {
 
 // answered waits for the first answer.
 func (p *place) answered() {
-	for p.after(100*time.Millisecond).State != upstreams.StateSyncing || p.m.Status()[0].LastUpdate.IsZero() {
+	p.t.Helper()
+	for range 100 {
+		if st := p.after(100 * time.Millisecond); st.State == upstreams.StateSyncing && !st.LastUpdate.IsZero() {
+			return
+		}
 	}
+	p.t.Fatalf("not answered after 10 s: %+v", p.m.Status()[0])
 }
 
 // wants demands a state, the types that are not offered, and the number of resources.
