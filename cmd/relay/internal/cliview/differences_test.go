@@ -45,8 +45,11 @@ func TestDifferencesAreBoundedAndTheRestIsCounted(t *testing.T) {
 
 func TestAPlanNamesThePoliciesThatWouldGoFirst(t *testing.T) {
 	changes := view.Changes{Changes: []view.Change{{Action: "remove", Kind: "a/B", Name: "c"}}, Removed: 1}
-	changes.Views = []admin.ViewChange{{View: "view bank", Lost: 30, Policies: []string{"d/E x/f"}, Opens: 22}}
-	const want = "view bank would lose 22 policies, without which something may be open:\n  d/E x/f\n  and 21 more\n"
+	changes.Views = []admin.ViewChange{
+		{View: "view bank", Lost: 30, Policies: []string{"d/E x/f"}, Opens: 22}, {View: "view shop", Lost: 1, Policies: []string{"d/E x/f"}, Opens: 1},
+	}
+	const want = "view bank would lose 22 policies, without which something may be open:\n  d/E x/f\n  and 21 more\n\n" +
+		"view shop would lose 1 policy, without which something may be open:\n  d/E x/f\n\n"
 	if got := Plain(Plan(changes, 0, changes.Changes)); !strings.HasPrefix(got, want) {
 		t.Error(got)
 	}

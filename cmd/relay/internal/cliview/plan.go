@@ -14,7 +14,7 @@ func Plan(c view.Changes, most int, shown []view.Change) string {
 	var p page
 	for _, v := range c.Views {
 		if v.Opens > 0 {
-			p.WriteString(CleanLines(fmt.Sprintf("%s would lose %d policies, without which something may be open:\n  %s\n", v.View, v.Opens, strings.Join(v.Policies, "\n  "))))
+			p.WriteString(CleanLines(fmt.Sprintf("%s would lose %s, without which something may be open:\n  %s\n", v.View, fmt.Sprint(v.Opens, view.Agree(v.Opens, " policy", " policies")), strings.Join(v.Policies, "\n  "))))
 			if more := v.Opens - len(v.Policies); more > 0 {
 				p.printf("  and %d more\n", more)
 			}
