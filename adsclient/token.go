@@ -10,14 +10,18 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
-// Token are credentials that send the token in a file as a bearer token. Each stream reads the file, so that it
-// uses a rotated token (PROTOCOL C19). A token that can not be read, or that a server denies, does not replace one that
-// this server took: streams to it go on with that one until it is denied, too. The token is not sent without TLS. Any
-// goroutine may call the methods.
+// Token are credentials that send a bearer token. Each stream reads it, so that it uses a rotated token (PROTOCOL C19).
+// A token that can not be read, or that a server denies, does not replace one that this server took: streams to it go on
+// with that one until it is denied, too. The token is not sent without TLS. Any goroutine may call the methods.
 type Token struct {
-	path string
+	place string // where to mend it
+	read  func() (string, error)
+	// Denied, unless nil, is called when a server does not accept a token.
+	Denied func()
 
 	mu sync.Mutex
 	of map[string]*taken // by the target of the connection
@@ -33,18 +37,23 @@ type taken struct {
 // deniedFor is how long a denied token is not tried again while there is a good one: rights may come later.
 const deniedFor = 10 * time.Minute
 
-// TokenFile returns a Token. A client that is to keep a token needs its Stream, too.
-func TokenFile(path string) *Token { return &Token{path: path, of: map[string]*taken{}} }
+// TokenFile returns a Token whose token is in a file. A client that is to keep a token needs its Stream, too.
+func TokenFile(path string) *Token {
+	return TokenFrom(path, func() (string, error) {
+		b, err := os.ReadFile(path)
+		token := strings.TrimSpace(string(b))
+		if err != nil {
+			return "", fmt.Errorf("token file: %w", err)
+		} else if token == "" {
+			return "", fmt.Errorf("token file %s is empty", path)
+		}
+		return token, nil
+	})
+}
 
-func (f *Token) read() (string, error) {
-	b, err := os.ReadFile(f.path)
-	token := strings.TrimSpace(string(b))
-	if err != nil {
-		return "", fmt.Errorf("token file: %w", err)
-	} else if token == "" {
-		return "", fmt.Errorf("token file %s is empty", f.path)
-	}
-	return token, nil
+// TokenFrom returns a Token that read gives. place tells where to mend it. Any goroutine calls read.
+func TokenFrom(place string, read func() (string, error)) *Token {
+	return &Token{place: place, read: read, of: map[string]*taken{}}
 }
 
 // Kept returns why a token of before is in use, empty if none is.
@@ -59,7 +68,7 @@ func (f *Token) Kept() string {
 			why = fmt.Errorf("%s: %w", strings.TrimPrefix(target, "passthrough:///"), t.why)
 		}
 		if t.good != "" && why != nil {
-			all = append(all, fmt.Sprintf("the token of before is used, until it is denied, too: %v; mend %s", why, f.path))
+			all = append(all, fmt.Sprintf("the token of before is used, until it is denied, too: %v; mend %s", why, f.place))
 		}
 	}
 	return strings.Join(slices.Compact(slices.Sorted(slices.Values(all))), "; ")
@@ -110,6 +119,9 @@ func (s *tokenStream) RecvMsg(m any) error {
 	if !s.judged && (err == nil || denied(err)) {
 		s.judged = true
 		s.file.judge(s.target, s.token, err)
+		if s.file.Denied != nil && status.Code(err) == codes.Unauthenticated {
+			s.file.Denied()
+		}
 	}
 	return err
 }

@@ -19,9 +19,10 @@ const (
 	maxSkew   = time.Minute
 )
 
-// Token is a file with a bearer token, and what a server demands of it.
+// Token is a bearer token, and what a server demands of it.
 type Token struct {
-	File string
+	File string // that has it, or the name of what Read asks
+	Read func() (string, error)
 	// Audience is an audience that the token must have, and Namespace the namespace that its service
 	// account must have. Empty fields are not checked.
 	Audience, Namespace string
@@ -30,9 +31,17 @@ type Token struct {
 
 // Check checks the token, but not its signature. A token that is not a JWT passes.
 func (t Token) Check() []Finding {
-	content, err := smallfile.Read(t.File, maxToken)
-	token := strings.TrimSpace(string(content))
+	read := t.Read
+	if read == nil {
+		read = func() (string, error) {
+			content, err := smallfile.Read(t.File, maxToken)
+			return strings.TrimSpace(string(content)), err
+		}
+	}
+	token, err := read()
 	switch {
+	case err != nil && t.Read != nil:
+		return []Finding{Bad("token", t.File, "there is no token", err.Error(), "grant what relay init --cluster prints")}
 	case err != nil:
 		return []Finding{Bad("token", t.File, "the token can not be read", err.Error(), "correct tokenFile, and let the user of the relay read it")}
 	case token == "":

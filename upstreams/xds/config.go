@@ -2,10 +2,14 @@ package xds
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"meshrelay/config"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
 // Config is the section of an upstream that is an MCP-over-xDS server: an istiod or another relay.
@@ -14,6 +18,7 @@ type Config struct {
 	Protocol       string          `yaml:"protocol" default:"auto" oneof:"auto sotw delta"`
 	TLS            *TLS            `yaml:"tls,omitempty"` // nil with Plaintext
 	TokenFile      string          `yaml:"tokenFile" path:"file"`
+	Token          *Token          `yaml:"token,omitempty"` // nil with TokenFile
 	Plaintext      bool            `yaml:"plaintext"`
 	ResyncInterval config.Duration `yaml:"resyncInterval" default:"5m" range:"1s 24h"`
 	// Partial: the server may offer only some of the types.
@@ -30,6 +35,18 @@ type TLS struct {
 	CertFile   string `yaml:"certFile" path:"file" pem:"certificate"`
 	KeyFile    string `yaml:"keyFile" path:"file" pem:"key"`
 	ServerName string `yaml:"serverName"` // empty: the host of the address
+}
+
+// Token names the service account of a cluster whose tokens the relay asks for.
+type Token struct {
+	Cluster        config.Cluster `yaml:"cluster"`
+	Namespace      string         `yaml:"namespace"` // empty: that of the node
+	ServiceAccount string         `yaml:"serviceAccount"`
+	Audience       string         `yaml:"audience" default:"istio-ca"`
+}
+
+func (t *Token) credentials() *apiserver.Credentials {
+	return &apiserver.Credentials{Cluster: t.Cluster}
 }
 
 // sectionOf returns the section of an upstream of this kind.
@@ -64,8 +81,22 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, before []conf
 	case !c.Plaintext && c.TLS == nil && !mistakes.Reported("plaintext"):
 		mistakes.Errorf("tls", "neither tls nor plaintext is set: set tls, or plaintext: true to serve without TLS")
 	}
-	if c.Plaintext && c.TokenFile != "" {
-		mistakes.Errorf("tokenFile", "a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile")
+	field := "tokenFile"
+	if t := c.Token; t != nil {
+		field = "token"
+		mistakes.Cluster("token.cluster", t.Cluster)
+		if t.Namespace != "" && len(validation.IsDNS1123Label(t.Namespace)) > 0 {
+			mistakes.Errorf("token.namespace", "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", t.Namespace)
+		}
+		if len(validation.IsDNS1123Subdomain(t.ServiceAccount)) > 0 {
+			mistakes.Errorf("token.serviceAccount", "%q is not the name of a service account: name one that the istiod accepts", t.ServiceAccount)
+		}
+	}
+	switch {
+	case c.TokenFile != "" && c.Token != nil:
+		mistakes.Errorf("token", "token and tokenFile are both set: leave out one")
+	case c.Plaintext && (c.TokenFile != "" || c.Token != nil):
+		mistakes.Errorf(field, "a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out %s", field)
 	}
 	if c.Plaintext && len(u.Import.RequireVia) > 0 {
 		mistakes.Errorf("plaintext", "a server proves no identity over plaintext, so that import.requireVia believes none: set tls, or leave out requireVia")
@@ -76,9 +107,9 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, before []conf
 	// Of two clusters with the same token, each could use it with the other.
 	for n, other := range before {
 		o, ok := other.Source.(*Config)
-		if c.TokenFile == "" || !ok || o.TokenFile != c.TokenFile || other.ClusterID == u.ClusterID {
+		if !ok || c.TokenFile == "" && c.Token == nil || o.TokenFile != c.TokenFile || !reflect.DeepEqual(o.Token, c.Token) || other.ClusterID == u.ClusterID {
 			continue
 		}
-		mistakes.Errorf("tokenFile", "upstreams[%d] (%q) of cluster %q has the same token, so that each upstream can use it with the other: give each its own", n, other.Name, other.ClusterID)
+		mistakes.Errorf(field, "upstreams[%d] (%q) of cluster %q has the same token, so that each upstream can use it with the other: give each its own", n, other.Name, other.ClusterID)
 	}
 }

@@ -38,7 +38,7 @@ const maxMissing = 5
 // probe returns one check for each address of an upstream.
 func probe(u config.Upstream, env upstreams.Env) (checks []doctor.Check) {
 	for _, address := range sectionOf(u).Addresses {
-		p := prober{section: sectionOf(u), upstream: u, env: env, address: address}
+		p := prober{section: sectionOf(u), upstream: u, env: env, address: address, issuer: newIssuer(u, env, slog.New(slog.DiscardHandler))}
 		checks = append(checks, doctor.Check{Name: "stream", Upstream: u.Name, Run: p.run})
 	}
 	return checks
@@ -51,6 +51,7 @@ type prober struct {
 	env      upstreams.Env
 	address  string
 	dial     []grpc.DialOption // further options for the stream
+	issuer   *issuer           // nil unless a cluster gives the token
 }
 
 // run checks the connection, then the token, then a stream. If the stream opens, an earlier failure
@@ -76,8 +77,14 @@ func (p prober) run(ctx context.Context) []doctor.Finding {
 	way := server.Reach(ctx)
 	found = append(found, way...)
 	identity := len(found)
-	if p.section.TokenFile != "" {
-		found = append(found, doctor.Token{File: p.section.TokenFile, Audience: istiodAudience, Namespace: p.env.Node.Namespace, Now: now}.Check()...)
+	token := doctor.Token{File: p.section.TokenFile, Audience: istiodAudience, Namespace: p.env.Node.Namespace, Now: now}
+	if p.issuer != nil {
+		defer p.issuer.client.Close()
+		p.issuer.renew(ctx)
+		token.File, token.Read, token.Audience = p.issuer.place, p.issuer.read, p.issuer.section.Audience
+	}
+	if token.File != "" {
+		found = append(found, token.Check()...)
 	}
 	if doctor.Worst(way) == doctor.Failed {
 		return found
@@ -164,7 +171,7 @@ func (p prober) refusal(err error, explain func(error) error) doctor.Finding {
 	switch status.Code(err) {
 	case codes.Unauthenticated:
 		return doctor.Bad("identity", p.address, "the server does not accept the relay's identity", said,
-			"check tokenFile (audience "+istiodAudience+", not expired, of a cluster that the server knows) or the client certificate")
+			"check tokenFile or token (audience "+istiodAudience+", not expired, of a cluster that the server knows) or the client certificate")
 	case codes.PermissionDenied:
 		if strings.Contains(said, "no view matches this client") {
 			return doctor.Bad("identity", p.address, "the relay there has no view for us", said, "add this client to a view of that relay")
@@ -180,7 +187,7 @@ func (p prober) refusal(err error, explain func(error) error) doctor.Finding {
 // ask opens a stream, asks for all types, and reads until each is answered or ctx ends.
 func (p prober) ask(ctx context.Context) (got answers, err error) {
 	got.witness = &adsclient.Witness{}
-	creds, _, opts := dialOptions(p.section, slog.New(slog.DiscardHandler))
+	creds, _, opts := dialOptions(p.section, p.issuer, slog.New(slog.DiscardHandler))
 	opts = append(append(append(opts, p.dial...), got.witness.Options(creds)...), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(p.upstream.Limits.MaxResponseBytes)))
 	conn, err := grpc.NewClient("passthrough:///"+p.address, opts...)

@@ -45,6 +45,7 @@ type place struct {
 	m       *upstreams.Manager
 	journal *events.Journal
 	stop    func()
+	tune    func(*Source) // unless nil, called with the source before it runs
 }
 
 // disk keeps one upstream.
@@ -143,8 +144,16 @@ func (p *place) begin(change func(*config.Upstream)) {
 		change(&u)
 	}
 	var err error
+	kind := Kind(p.dial())
+	if p.tune != nil {
+		kind.New = func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
+			s := New(u, env, p.dial())
+			p.tune(s)
+			return s, nil
+		}
+	}
 	p.m, err = upstreams.NewManager(&config.Config{Upstreams: []config.Upstream{u}, Node: node},
-		[]upstreams.Kind{Kind(p.dial())}, mirror.NewAggregate(), &p.disk, slog.New(slog.DiscardHandler))
+		[]upstreams.Kind{kind}, mirror.NewAggregate(), &p.disk, slog.New(slog.DiscardHandler))
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -54,6 +54,7 @@ type Source struct {
 	complaints *loglimit.Limit
 	cfg        config.Upstream
 	token      *adsclient.Token
+	issuer     *issuer // of tokens, nil unless the config asks a cluster for them
 
 	// mu guards the fields below. It is held during calls of the feed, which never calls back.
 	mu   sync.Mutex
@@ -82,13 +83,14 @@ type Source struct {
 // New returns a source that is not connected. The files of its credentials need not exist yet.
 func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) *Source {
 	section := sectionOf(cfg)
-	client, token := clientConfig(cfg, env)
+	issuer := newIssuer(cfg, env, env.Log)
+	client, token := clientConfig(cfg, env, issuer)
 	client.DialOptions = append(client.DialOptions, dial...)
-	s := &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, token: token, name: env.Relay, complained: map[string]string{}}
+	s := &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, token: token, issuer: issuer, name: env.Relay, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
 	if cfg.Services.Mode == config.ServicesDiscover {
 		consumer := nodeConfig(cfg, env, "endpoints")
-		second, _ := clientConfig(cfg, env) // with a token of its own: an istiod may want less of it
+		second, _ := clientConfig(cfg, env, issuer) // what it takes of tokens is its own: an istiod may want less of it
 		second.DialOptions = append(second.DialOptions, dial...)
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
 		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
@@ -101,19 +103,22 @@ func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) *Sourc
 }
 
 // clientConfig returns the settings of the connection and of the subscriptions.
-func clientConfig(cfg config.Upstream, env upstreams.Env) (adsclient.Config, *adsclient.Token) {
+func clientConfig(cfg config.Upstream, env upstreams.Env, issuer *issuer) (adsclient.Config, *adsclient.Token) {
 	section := sectionOf(cfg)
-	creds, token, opts := dialOptions(section, env.Log)
+	creds, token, opts := dialOptions(section, issuer, env.Log)
 	node := nodeConfig(cfg, env, "")
 	node.ClusterID, node.OwnClusterID = cfg.ClusterID, env.Node.ClusterID
 	return adsclient.Config{
-		Addresses:        section.Addresses,
-		Protocol:         adsclient.Protocol(section.Protocol),
-		Node:             func() *corev3.Node { return adsclient.Node(node) },
-		TypeURLs:         withTrouble(subscriptions(cfg)),
-		Name:             env.Relay,
-		Credentials:      creds,
-		Stamp:            func() string { return token.Kept() + fmt.Sprint(lives(cfg)) },
+		Addresses:   section.Addresses,
+		Protocol:    adsclient.Protocol(section.Protocol),
+		Node:        func() *corev3.Node { return adsclient.Node(node) },
+		TypeURLs:    withTrouble(subscriptions(cfg)),
+		Name:        env.Relay,
+		Credentials: creds,
+		Stamp: func() string {
+			ends, _ := issuer.state()
+			return token.Kept() + ends.String() + fmt.Sprint(fileLives(section))
+		},
 		DialOptions:      opts,
 		ResyncInterval:   section.ResyncInterval.D(),
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
@@ -137,8 +142,12 @@ func nodeConfig(cfg config.Upstream, env upstreams.Env, stream string) adsclient
 // newComplaints limits the log lines about responses. The status counts and names all refusals.
 func newComplaints() *loglimit.Limit { return loglimit.New(20, 10*time.Second) }
 
-func dialOptions(x *Config, log *slog.Logger) (creds credentials.TransportCredentials, token *adsclient.Token, opts []grpc.DialOption) {
+func dialOptions(x *Config, issuer *issuer, log *slog.Logger) (creds credentials.TransportCredentials, token *adsclient.Token, opts []grpc.DialOption) {
 	token = adsclient.TokenFile(x.TokenFile)
+	if issuer != nil {
+		token = adsclient.TokenFrom(issuer.place, issuer.read)
+		token.Denied = issuer.denied
+	}
 	creds, opts = insecure.NewCredentials(), []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
 	if !x.Plaintext {
 		creds = tlsFiles(x.TLS).Credentials(log)
@@ -146,7 +155,7 @@ func dialOptions(x *Config, log *slog.Logger) (creds credentials.TransportCreden
 			opts = append(opts, grpc.WithAuthority(x.TLS.ServerName))
 		}
 	}
-	if x.TokenFile != "" {
+	if x.TokenFile != "" || issuer != nil {
 		opts = append(opts, grpc.WithPerRPCCredentials(token), grpc.WithChainStreamInterceptor(token.Stream))
 	}
 	return creds, token, opts
@@ -156,9 +165,22 @@ func tlsFiles(t *TLS) adsclient.TLSFiles {
 	return adsclient.TLSFiles{CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile}
 }
 
-// lives returns how long the client certificate and the token of an upstream are valid.
+// lives returns how long the client certificate and the token of an upstream are valid, or those for the cluster that
+// gives its tokens.
 func lives(u config.Upstream) (certificate, token doctor.Life, err error) {
 	section := sectionOf(u)
+	if certificate, token, err = fileLives(section); err != nil || section.Token == nil {
+		return certificate, token, err
+	}
+	own, token, err := section.Token.credentials().Lives()
+	if certificate.Ends.IsZero() || !own.Ends.IsZero() && own.Ends.Before(certificate.Ends) {
+		certificate = own
+	}
+	return certificate, token, err
+}
+
+// fileLives is lives of the files that the upstream is shown.
+func fileLives(section *Config) (certificate, token doctor.Life, err error) {
 	if section.TLS != nil {
 		if certificate, err = doctor.CertificateLife(section.TLS.CertFile); err != nil {
 			return certificate, token, err
@@ -173,6 +195,11 @@ func check(u config.Upstream) error {
 	section := sectionOf(u)
 	if section.Plaintext {
 		return nil
+	}
+	if section.Token != nil {
+		if err := section.Token.credentials().Check(); err != nil {
+			return err
+		}
 	}
 	return tlsFiles(section.TLS).Check()
 }
@@ -213,6 +240,10 @@ func (s *Source) Attach(feed upstreams.Feed) {
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	s.Attach(feed)
 	g, ctx := errgroup.WithContext(ctx)
+	if s.issuer != nil {
+		next := s.issuer.renew(ctx) // the first streams need the token
+		g.Go(func() error { return upstreams.Contain(func() error { return s.issuer.run(ctx, next) }) })
+	}
 	g.Go(func() error { return upstreams.Contain(func() error { return s.client.Run(ctx) }) })
 	if s.endpoints != nil {
 		g.Go(func() error { return upstreams.Contain(func() error { return s.endpoints.run(ctx) }) })
@@ -232,6 +263,9 @@ func (s *Source) Describe(st *upstreams.Status) {
 	st.Reconnects, st.NACKs, st.Drift = s.st.Reconnects, s.st.NACKs, maps.Clone(s.st.Drift)
 	st.Addresses, st.Switches = s.client.Addresses(), s.client.Switches()
 	st.MayWait, st.Kept, st.Told = s.st.MayWait, s.token.Kept(), s.told
+	if _, problem := s.issuer.state(); problem != "" {
+		st.Kept = problem
+	}
 	if s.untold != "" {
 		st.Notes = append(st.Notes, "what it tells of its problems is refused: "+s.untold)
 	}

@@ -74,8 +74,10 @@ func (r *Rights) Refuse(w http.ResponseWriter, req *http.Request) bool {
 		return false
 	}
 	of, name, query := p.of(), p.name, req.URL.Query()
-	if strings.HasSuffix(req.URL.Path, "/status") {
-		of += "/status"
+	for _, sub := range []string{"/status", "/token"} {
+		if name != "" && strings.HasSuffix(req.URL.Path, "/"+name+sub) {
+			of += sub
+		}
 	}
 	verbs := []string{map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[req.Method]}
 	switch {
