@@ -85,7 +85,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		}
 		return strings.Replace(minimal, old, new, 1)
 	}
-	const xdsFields = "addresses, protocol, tls, tokenFile, plaintext, resyncInterval, partial, types"
+	const xdsFields = "addresses, protocol, tls, tokenFile, token, plaintext, resyncInterval, partial, types"
 	for _, tc := range []struct {
 		name, in string
 		want     []string

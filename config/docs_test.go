@@ -73,7 +73,7 @@ func TestTheReferenceTellsWhenToSetEachField(t *testing.T) {
 	documented, fields := reference(t), settable("", config.SchemaOf(func(string) string { return "" }, sources()...))
 	for _, field := range fields {
 		field = strings.Replace(field, "clusters[].upstream.", "upstreams[].", 1)
-		for _, block := range []string{"upstreams[].kubernetes.", "clusters[].secrets.", "sinks[].", "replicas."} {
+		for _, block := range []string{"upstreams[].kubernetes.", "upstreams[].xds.token.", "clusters[].secrets.", "sinks[].", "replicas."} {
 			if of, is := strings.CutPrefix(field, block+"cluster."); is {
 				field = "cluster." + of
 			}
