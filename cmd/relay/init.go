@@ -98,17 +98,28 @@ const written = `%[1]s is written. Next:
 
 func newInit() *cobra.Command {
 	var in initial
+	var remote clusterInit
 	cmd := &cobra.Command{
-		Use:   "init (--istiod HOST:PORT | --file DIR | --from-kubeconfig FILE)",
-		Short: "Write a first config file, with comments",
+		Use:   "init (--istiod HOST:PORT | --file DIR | --from-kubeconfig FILE | --cluster CONTEXT)",
+		Short: "Write a first config file, or print what a cluster needs",
 		Long: `Write a config file for one or several upstreams: an istiod or relay, a directory of YAML, and the
 API server of a kubeconfig. The file is valid and has comments. The command never replaces a file. It
-prints the next commands.`,
+prints the next commands.
+
+With --cluster, print what a cluster needs that a relay elsewhere reads: a service account, its rights, and a token. Apply
+it to the cluster. Then, with --secret, print the Secret with a kubeconfig for the relay, and apply it where the relay
+runs. The command changes nothing.`,
 		Example: `  relay init --istiod istiod.east.example:15012 --ca-file root-cert.pem --token-file token
   relay init --istiod 127.0.0.1:15010
   relay init --file ./configs -o relay.yaml
-  relay init --from-kubeconfig ~/.kube/config -o -`,
+  relay init --from-kubeconfig ~/.kube/config -o -
+  relay init --cluster east | kubectl --context east apply -f -
+  relay init --cluster east --secret | kubectl apply -f -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if remote.Context != "" {
+				remote.Name = cmp.Or(map[bool]string{true: in.Name}[cmd.Flags().Changed("name")], remote.Context)
+				return remote.write(cmd.Context(), in.Kubeconfig, cmd.OutOrStdout())
+			}
 			text, err := in.config()
 			if err != nil {
 				return err
@@ -130,8 +141,12 @@ prints the next commands.`,
 	f := cmd.Flags()
 	f.StringVar(&in.Istiod, "istiod", "", "`address` of an istiod or relay, host:port")
 	f.StringVar(&in.Dir, "file", "", "`path` of a file or directory of YAML")
-	f.StringVar(&in.Kubeconfig, "from-kubeconfig", "", "kubeconfig `file` of a cluster whose API server is read")
-	f.StringVar(&in.Name, "name", "istiod", "`name` of the upstream of --istiod")
+	f.StringVar(&in.Kubeconfig, "from-kubeconfig", "", "kubeconfig `file` of a cluster whose API server is read; with --cluster, the one that has the context (default: as kubectl)")
+	f.StringVar(&in.Name, "name", "istiod", "`name` of the upstream of --istiod, or ID of the cluster (default: its context)")
+	f.StringVar(&remote.Context, "cluster", "", "`context` of the cluster whose manifests are printed")
+	f.StringVar(&remote.Namespace, "namespace", "istio-system", "`namespace` of those manifests: the root namespace of the istiod")
+	f.BoolVar(&remote.Secret, "secret", false, "print the Secret with the kubeconfig of --cluster")
+	f.StringVar(&remote.Server, "server", "", "`URL` of the API server for the relay (default: that of the context)")
 	f.BoolVar(&in.Plaintext, "plaintext", false, "connect to the istiod without TLS (default on port 15010)")
 	f.StringVar(&in.CAFile, "ca-file", "", "PEM `file` with the root of the istiod's mesh")
 	f.StringVar(&in.ServerName, "server-name", "", "`name` in the istiod's certificate (default: istiod.istio-system.svc for a port-forward, else the host)")
@@ -139,6 +154,8 @@ prints the next commands.`,
 	f.StringVar(&in.Listen, "listen", "127.0.0.1:15010", "`address` for clients, on loopback")
 	f.StringVar(&in.StateDir, "state-dir", "state", "`directory` for the state")
 	f.StringVarP(&in.Output, "output", "o", "relay.yaml", "`file` to write, - for standard output")
+	cmd.MarkFlagsMutuallyExclusive("cluster", "istiod")
+	cmd.MarkFlagsMutuallyExclusive("cluster", "file")
 	return cmd
 }
 

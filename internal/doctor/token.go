@@ -21,8 +21,8 @@ const (
 
 // Token is a bearer token, and what a server demands of it.
 type Token struct {
-	File string // that has it, or the name of what Read asks
-	Read func() (string, error)
+	File string                 // that has it, or the name of what Read asks
+	Read func() (string, error) // nil: that reads File
 	// Audience is an audience that the token must have, and Namespace the namespace that its service
 	// account must have. Empty fields are not checked.
 	Audience, Namespace string
@@ -31,19 +31,14 @@ type Token struct {
 
 // Check checks the token, but not its signature. A token that is not a JWT passes.
 func (t Token) Check() []Finding {
-	read := t.Read
-	if read == nil {
-		read = func() (string, error) {
-			content, err := smallfile.Read(t.File, maxToken)
-			return strings.TrimSpace(string(content)), err
-		}
+	content, err := smallfile.Read(t.File, maxToken)
+	token := strings.TrimSpace(string(content))
+	if t.Read != nil {
+		token, err = t.Read()
 	}
-	token, err := read()
 	switch {
-	case err != nil && t.Read != nil:
-		return []Finding{Bad("token", t.File, "there is no token", err.Error(), "grant what relay init --cluster prints")}
 	case err != nil:
-		return []Finding{Bad("token", t.File, "the token can not be read", err.Error(), "correct tokenFile, and let the user of the relay read it")}
+		return []Finding{Bad("token", t.File, "the token can not be read", err.Error(), "correct tokenFile or token, and let the user of the relay read it")}
 	case token == "":
 		return []Finding{Bad("token", t.File, "the token is empty", "", "check what writes the file: in Kubernetes, a projected volume with a serviceAccountToken")}
 	}

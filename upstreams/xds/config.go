@@ -85,11 +85,8 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, before []conf
 	if t := c.Token; t != nil {
 		field = "token"
 		mistakes.Cluster("token.cluster", t.Cluster)
-		if t.Namespace != "" && len(validation.IsDNS1123Label(t.Namespace)) > 0 {
-			mistakes.Errorf("token.namespace", "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", t.Namespace)
-		}
-		if len(validation.IsDNS1123Subdomain(t.ServiceAccount)) > 0 {
-			mistakes.Errorf("token.serviceAccount", "%q is not the name of a service account: name one that the istiod accepts", t.ServiceAccount)
+		if len(validation.IsDNS1123Subdomain(t.ServiceAccount)) > 0 || t.Namespace != "" && len(validation.IsDNS1123Label(t.Namespace)) > 0 {
+			mistakes.Errorf("token.serviceAccount", "%q, with namespace %q, is not the name of a service account: name one that the istiod accepts", t.ServiceAccount, t.Namespace)
 		}
 	}
 	switch {

@@ -20,7 +20,6 @@ import (
 
 const (
 	tokenSeconds = 3600             // the life of tokens that is asked for
-	maxToken     = 64 << 10         // bytes
 	tokenRetry   = 15 * time.Second // after a request that has failed
 	deniedAge    = 10 * time.Minute // least age of a token that is replaced because a server denies it
 )
@@ -54,20 +53,18 @@ func newIssuer(cfg config.Upstream, env upstreams.Env, log *slog.Logger) *issuer
 // run asks for a token after next, at 80 % of the life of each, and sooner after failures and denials.
 func (i *issuer) run(ctx context.Context, next time.Duration) error {
 	defer i.client.Close()
-	for ; ctx.Err() == nil; next = i.renew(ctx) {
-		timer := time.NewTimer(next)
+	for {
 		select {
 		case <-ctx.Done():
+			return nil
 		case <-i.again:
-		case <-timer.C:
+		case <-time.After(next):
 		}
-		timer.Stop()
+		next = i.renew(ctx)
 	}
-	return nil
 }
 
-// renew asks for a token, and returns the time until the next request. A failure takes no token away. The life counts
-// from the request, so that the clocks of both sides may differ.
+// renew asks for a token, and returns the time until the next request. Lives count from the request: clocks may differ.
 func (i *issuer) renew(ctx context.Context) time.Duration {
 	now := time.Now()
 	token, life, err := i.ask(ctx)
@@ -92,13 +89,14 @@ func (i *issuer) ask(ctx context.Context) (token string, life time.Duration, err
 		Spec   struct{ ExpirationSeconds int64 }
 		Status struct{ Token string }
 	}
-	err = i.client.Explain(i.client.Current().Write(ctx, apiserver.Write{Method: http.MethodPost, Path: i.path, Type: apiserver.TypeJSON, Body: fmt.Appendf(nil,
-		`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"audiences":[%q],"expirationSeconds":%d}}`, i.section.Audience, tokenSeconds)}, &answer))
+	const request = `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"audiences":[%q],"expirationSeconds":%d}}`
+	err = i.client.Explain(i.client.Current().Write(ctx, apiserver.Write{Method: http.MethodPost, Path: i.path, Type: apiserver.TypeJSON,
+		Body: fmt.Appendf(nil, request, i.section.Audience, tokenSeconds)}, &answer))
 	token = answer.Status.Token
-	switch {
-	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		err = fmt.Errorf("%w: create the service account %s and the right to create serviceaccounts/token of it: relay init --cluster prints both", err, i.section.ServiceAccount)
-	case err == nil && (token == "" || len(token) > maxToken || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' })):
+	}
+	if err == nil && (token == "" || len(token) > 64<<10 || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' })) {
 		err = errors.New("the answer has no token: look whether the server of the kubeconfig is an API server")
 	}
 	seconds := min(max(cmp.Or(answer.Spec.ExpirationSeconds, tokenSeconds), 60), 24*tokenSeconds)
@@ -107,38 +105,37 @@ func (i *issuer) ask(ctx context.Context) (token string, life time.Duration, err
 
 // read returns the token, or an error if there is none or its life is over.
 func (i *issuer) read() (string, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if time.Now().Before(i.ends) {
-		return i.token, nil
+	token, problem := i.state()
+	if token == "" {
+		return "", errors.New(problem)
 	}
-	return "", fmt.Errorf("no token from %s: %w", i.place, i.err)
+	return token, nil
 }
 
-// state returns the end of the token, and why there is no new one, empty if there is. A nil issuer has neither.
-func (i *issuer) state() (ends time.Time, problem string) {
+// state returns the token, empty if its life is over, and why there is no new one. A nil issuer has neither.
+func (i *issuer) state() (token, problem string) {
 	if i == nil {
-		return ends, ""
+		return "", ""
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.err != nil {
 		problem = fmt.Sprintf("no new token from %s: %v", i.place, i.err)
 	}
-	if problem != "" && time.Now().Before(i.ends) {
+	switch {
+	case !time.Now().Before(i.ends):
+		return "", problem
+	case problem != "":
 		problem += "; the one of before is used until " + i.ends.UTC().Format(time.RFC3339)
 	}
-	return i.ends, problem
+	return i.token, problem
 }
 
 // denied has the token replaced, unless it is new: an account that was made anew has the tokens of before denied.
 func (i *issuer) denied() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if time.Since(i.asked) >= deniedAge {
-		select {
-		case i.again <- struct{}{}:
-		default:
-		}
+	if time.Since(i.asked) >= deniedAge && len(i.again) == 0 {
+		i.again <- struct{}{} // there is room: nobody else sends
 	}
 }

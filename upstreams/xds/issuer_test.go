@@ -1,12 +1,13 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,7 +28,6 @@ import (
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/internal/testing/fakexds"
-	"meshrelay/internal/testing/testca"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -37,9 +37,13 @@ import (
 type issuing struct {
 	*place
 	api  *fakekube.Server
-	http *httptest.Server
 	tls  TLS
 	kube string // path of the kubeconfig
+	// life is the life of the tokens that the API server issues, 0 for that of the request. code, unless 0, is its
+	// refusal, with a reason. The lock of api guards them.
+	life   int
+	code   int
+	reason string
 
 	mu      sync.Mutex
 	tokens  []string // of the streams
@@ -51,14 +55,11 @@ const tokenPath = "/api/v1/namespaces/istio-system/serviceaccounts/reader/token"
 func newIssuing(t *testing.T) *issuing {
 	p := &issuing{place: &place{t: t, disk: disk{records: map[mirror.Key]state.Record{}}}, api: fakekube.New()}
 	dir := t.TempDir()
-	p.http, p.kube = p.api.StartInMemory(t), filepath.Join(dir, "kubeconfig")
-	fakekube.WriteKubeconfig(t, p.kube, p.http, "of the relay")
-	files := testca.New(t).IssueFrom(t, t.TempDir(), "istiod.example", time.Now().Add(-time.Hour), time.Now().Add(23*time.Hour))
-	p.tls = TLS{CAFile: files.Roots, ServerName: "istiod.example"}
-	creds, err := credentials.NewServerTLSFromFile(files.Cert, files.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	api := p.api.StartInMemory(t)
+	p.kube, p.api.Fault = filepath.Join(dir, "kubeconfig"), p.issue
+	fakekube.WriteKubeconfig(t, p.kube, api, "of the relay")
+	p.tls = TLS{CAFile: filepath.Join(dir, "ca.crt"), ServerName: "example.com"} // of the same certificate, which lasts
+	creds := credentials.NewServerTLSFromCert(&api.TLS.Certificates[0])
 	lis := bufconn.Listen(1 << 20)
 	p.lis.Store(lis)
 	p.server = fakexds.Start(t, &fakexds.Server{Listener: lis, Options: []grpc.ServerOption{grpc.Creds(creds), grpc.StreamInterceptor(p.judge)}})
@@ -129,15 +130,38 @@ func (p *issuing) asked() int { return p.api.Asked("POST " + tokenPath) }
 
 // refuse has the API server refuse token requests from now on, or no longer with 0.
 func (p *issuing) refuse(code int, reason string) {
-	p.api.Set(func() {
-		p.api.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-			if code != 0 && r.URL.Path == tokenPath {
-				fakekube.Fail(w, code, reason)
-				return true
-			}
-			return false
+	p.api.Set(func() { p.code, p.reason = code, reason })
+}
+
+// issue is a fakekube.Server.Fault: it answers a TokenRequest with a JWT that nobody has signed.
+func (p *issuing) issue(w http.ResponseWriter, r *http.Request) bool {
+	if r.URL.Path != tokenPath || r.Method != http.MethodPost {
+		return false
+	}
+	var request struct {
+		APIVersion, Kind string
+		Spec             struct {
+			Audiences         []string
+			ExpirationSeconds int
 		}
-	})
+	}
+	err := json.NewDecoder(r.Body).Decode(&request)
+	p.api.Lock()
+	defer p.api.Unlock()
+	switch {
+	case err != nil || request.APIVersion != "authentication.k8s.io/v1" || request.Kind != "TokenRequest" || request.Spec.ExpirationSeconds < 600:
+		fakekube.Fail(w, http.StatusBadRequest, "BadRequest")
+		return true
+	case p.code != 0:
+		fakekube.Fail(w, p.code, p.reason)
+		return true
+	}
+	seconds, now := cmp.Or(p.life, request.Spec.ExpirationSeconds), time.Now().Unix()
+	claims, _ := json.Marshal(map[string]any{"sub": "system:serviceaccount:istio-system:reader", "aud": request.Spec.Audiences, "iat": now, "exp": now + int64(seconds)})
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	fmt.Fprintf(w, `{"spec":{"expirationSeconds":%d},"status":{"token":"e30.%s."}}`, seconds, base64.RawURLEncoding.EncodeToString(claims))
+	return true
 }
 
 // TestAClusterGivesTheToken_C19: for the account and the audience of the config, and another one at 80 % of its life.
@@ -155,7 +179,7 @@ func TestAClusterGivesTheToken_C19(t *testing.T) {
 		at := time.Duration(0) // since the beginning
 		for n, life := range []time.Duration{time.Hour, time.Hour, 20 * time.Minute, 20 * time.Minute} {
 			if n == 1 { // from the third on
-				p.api.Set(func() { p.api.TokenSeconds = 1200 })
+				p.api.Set(func() { p.life = 1200 })
 			}
 			at += life * 4 / 5
 			await.Settle(time.Until(began.Add(at)) - time.Second)
@@ -218,7 +242,7 @@ func TestTheFirstTokenMayComeLate_C19(t *testing.T) {
 		p.refuse(http.StatusNotFound, "NotFound")
 		p.run()
 		st := p.after(time.Hour)
-		if st.State == upstreams.StateSynced || !strings.Contains(st.Kept, "create the service account reader") || !strings.Contains(st.LastError, "no token") {
+		if st.State == upstreams.StateSynced || !strings.Contains(st.Kept, "create the service account reader") || !strings.Contains(st.LastError, "no new token") {
 			t.Errorf("without a token: %s, %q, %q", st.State, st.Kept, st.LastError)
 		}
 		p.refuse(0, "")
@@ -273,7 +297,7 @@ func TestAnAnswerWithoutATokenIsRefused_C19(t *testing.T) {
 		answer, want string
 	}{
 		"empty":        {201, `{"status":{}}`, "the answer has no token"},
-		"long":         {201, `{"status":{"token":"` + strings.Repeat("t", maxToken+1) + `"}}`, "the answer has no token"},
+		"long":         {201, `{"status":{"token":"` + strings.Repeat("t", 64<<10+1) + `"}}`, "the answer has no token"},
 		"a line":       {201, `{"status":{"token":"t\nx: y"}}`, "the answer has no token"},
 		"endless":      {201, `{"status":{"token":"` + strings.Repeat("t", 5<<20) + `"}}`, "the answer"},
 		"not JSON":     {200, `<html>`, "invalid character"},
@@ -345,7 +369,7 @@ func TestDoctorAsksForAToken(t *testing.T) {
 			t.Error(got)
 		}
 		p.refuse(http.StatusForbidden, "Forbidden")
-		if got := examine(); !strings.Contains(got, "there is no token") || !strings.Contains(got, "serviceaccounts/token") {
+		if got := examine(); !strings.Contains(got, "the token can not be read") || !strings.Contains(got, "serviceaccounts/token") {
 			t.Error(got)
 		}
 		if checks := probe(p.upstream(), upstreams.Env{Node: node}); len(checks) != 1 {
@@ -362,10 +386,5 @@ func TestTheLifeOfAClusterCredentialIsTold(t *testing.T) {
 	fakekube.WriteKubeconfig(t, p.kube, fakekube.New().Start(t), "e30."+claims+".")
 	if _, token, err := lives(p.upstream()); err != nil || !token.Ends.Equal(end) {
 		t.Errorf("%v, %v", token, err)
-	}
-	u := p.upstream()
-	u.Source.(*Config).Token.Cluster.Kubeconfig = "gone"
-	if err := check(u); err == nil {
-		t.Error("a kubeconfig that is gone passes")
 	}
 }

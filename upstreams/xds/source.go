@@ -7,6 +7,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,7 +91,7 @@ func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) *Sourc
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
 	if cfg.Services.Mode == config.ServicesDiscover {
 		consumer := nodeConfig(cfg, env, "endpoints")
-		second, _ := clientConfig(cfg, env, issuer) // what it takes of tokens is its own: an istiod may want less of it
+		second, _ := clientConfig(cfg, env, issuer) // with an adsclient.Token of its own: an istiod may want less of it
 		second.DialOptions = append(second.DialOptions, dial...)
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
 		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
@@ -109,16 +110,13 @@ func clientConfig(cfg config.Upstream, env upstreams.Env, issuer *issuer) (adscl
 	node := nodeConfig(cfg, env, "")
 	node.ClusterID, node.OwnClusterID = cfg.ClusterID, env.Node.ClusterID
 	return adsclient.Config{
-		Addresses:   section.Addresses,
-		Protocol:    adsclient.Protocol(section.Protocol),
-		Node:        func() *corev3.Node { return adsclient.Node(node) },
-		TypeURLs:    withTrouble(subscriptions(cfg)),
-		Name:        env.Relay,
-		Credentials: creds,
-		Stamp: func() string {
-			ends, _ := issuer.state()
-			return token.Kept() + ends.String() + fmt.Sprint(fileLives(section))
-		},
+		Addresses:        section.Addresses,
+		Protocol:         adsclient.Protocol(section.Protocol),
+		Node:             func() *corev3.Node { return adsclient.Node(node) },
+		TypeURLs:         withTrouble(subscriptions(cfg)),
+		Name:             env.Relay,
+		Credentials:      creds,
+		Stamp:            func() string { return token.Kept() + fmt.Sprint(issuer.state()) + fmt.Sprint(lives(cfg)) },
 		DialOptions:      opts,
 		ResyncInterval:   section.ResyncInterval.D(),
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
@@ -169,24 +167,14 @@ func tlsFiles(t *TLS) adsclient.TLSFiles {
 // gives its tokens.
 func lives(u config.Upstream) (certificate, token doctor.Life, err error) {
 	section := sectionOf(u)
-	if certificate, token, err = fileLives(section); err != nil || section.Token == nil {
-		return certificate, token, err
+	if section.Token != nil {
+		certificate, token, err = section.Token.credentials().Lives()
+	} else {
+		token, err = doctor.TokenFileLife(section.TokenFile)
 	}
-	own, token, err := section.Token.credentials().Lives()
-	if certificate.Ends.IsZero() || !own.Ends.IsZero() && own.Ends.Before(certificate.Ends) {
-		certificate = own
+	if err == nil && section.TLS != nil && section.TLS.CertFile != "" {
+		certificate, err = doctor.CertificateLife(section.TLS.CertFile)
 	}
-	return certificate, token, err
-}
-
-// fileLives is lives of the files that the upstream is shown.
-func fileLives(section *Config) (certificate, token doctor.Life, err error) {
-	if section.TLS != nil {
-		if certificate, err = doctor.CertificateLife(section.TLS.CertFile); err != nil {
-			return certificate, token, err
-		}
-	}
-	token, err = doctor.TokenFileLife(section.TokenFile)
 	return certificate, token, err
 }
 
@@ -195,11 +183,6 @@ func check(u config.Upstream) error {
 	section := sectionOf(u)
 	if section.Plaintext {
 		return nil
-	}
-	if section.Token != nil {
-		if err := section.Token.credentials().Check(); err != nil {
-			return err
-		}
 	}
 	return tlsFiles(section.TLS).Check()
 }
@@ -262,10 +245,8 @@ func (s *Source) Describe(st *upstreams.Status) {
 	st.State, st.Since, st.Address, st.Protocol, st.LastError = s.st.State, s.st.Since, s.st.Address, s.st.Protocol, s.st.LastError
 	st.Reconnects, st.NACKs, st.Drift = s.st.Reconnects, s.st.NACKs, maps.Clone(s.st.Drift)
 	st.Addresses, st.Switches = s.client.Addresses(), s.client.Switches()
-	st.MayWait, st.Kept, st.Told = s.st.MayWait, s.token.Kept(), s.told
-	if _, problem := s.issuer.state(); problem != "" {
-		st.Kept = problem
-	}
+	_, problem := s.issuer.state()
+	st.MayWait, st.Kept, st.Told = s.st.MayWait, cmp.Or(problem, s.token.Kept()), s.told
 	if s.untold != "" {
 		st.Notes = append(st.Notes, "what it tells of its problems is refused: "+s.untold)
 	}

@@ -74,10 +74,8 @@ func (r *Rights) Refuse(w http.ResponseWriter, req *http.Request) bool {
 		return false
 	}
 	of, name, query := p.of(), p.name, req.URL.Query()
-	for _, sub := range []string{"/status", "/token"} {
-		if name != "" && strings.HasSuffix(req.URL.Path, "/"+name+sub) {
-			of += sub
-		}
+	if strings.HasSuffix(req.URL.Path, "/status") {
+		of += "/status"
 	}
 	verbs := []string{map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[req.Method]}
 	switch {

@@ -44,7 +44,6 @@ type Server struct {
 	Stops          int  // an increment ends all watches normally
 	Selects        bool // lists and watches heed label selectors
 	NeedNamespaces bool // objects can be written only into namespaces that exist
-	TokenSeconds   int  // the life of tokens that it issues; 0: that of the request
 
 	kinds    map[string][]string // plurals with versions, by group
 	kind     map[string]string   // by "group/plural"
@@ -54,7 +53,6 @@ type Server struct {
 	lists    map[string]rest     // unfinished lists, by token
 	tokens   int
 	uids     int
-	issued   int // tokens
 }
 
 const (
@@ -240,15 +238,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fault != nil && fault(w, r) {
 		return
 	}
-	p, ok := placeOf(r.URL.Path)
-	if ok && p.of() == "/serviceaccounts" && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/"+p.name+"/token") {
-		s.issue(w, r, p)
-		return
-	}
 	if r.Method != http.MethodGet {
 		s.change(w, r)
 		return
 	}
+	p, ok := placeOf(r.URL.Path)
 	switch {
 	case r.URL.Path == "/readyz":
 	case r.URL.Path == "/version":

@@ -26,7 +26,7 @@ const maxWrite = 3 << 20 // bytes of a request body, as real servers have it
 // place is what a path names: an object, or a collection if name is empty.
 type place struct{ group, version, plural, namespace, name string }
 
-// placeOf reads the path of an object or collection. The path of a status, or for tokens, names its object.
+// placeOf reads the path of an object or collection. The path of a status names its object.
 func placeOf(path string) (p place, ok bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
@@ -40,7 +40,7 @@ func placeOf(path string) (p place, ok bool) {
 	if parts[0] == "namespaces" && len(parts) > 2 {
 		p.namespace, parts = parts[1], parts[2:]
 	}
-	if len(parts) == 3 && (parts[2] == "status" || parts[2] == "token") {
+	if len(parts) == 3 && parts[2] == "status" {
 		parts = parts[:2]
 	}
 	if p.plural = parts[0]; len(parts) == 2 {

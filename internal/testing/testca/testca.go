@@ -29,7 +29,7 @@ type Files struct{ Cert, Key, Roots string }
 func New(t testing.TB) *CA {
 	t.Helper()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	c := &CA{key: newKey(t)}
@@ -43,18 +43,12 @@ func New(t testing.TB) *CA {
 	return c
 }
 
-// Issue writes a certificate of two hours for a SPIFFE ID or a DNS name into a directory, in place of an earlier one.
+// Issue writes a certificate for a SPIFFE ID or a DNS name into a directory, in place of an earlier one.
 func (c *CA) Issue(t testing.TB, dir, name string, ends time.Time) Files {
-	t.Helper()
-	return c.IssueFrom(t, dir, name, ends.Add(-2*time.Hour), ends)
-}
-
-// IssueFrom is Issue with a beginning.
-func (c *CA) IssueFrom(t testing.TB, dir, name string, begins, ends time.Time) Files {
 	t.Helper()
 	key := newKey(t)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: begins, NotAfter: ends,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: ends.Add(-2 * time.Hour), NotAfter: ends,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
 	if strings.HasPrefix(name, "spiffe://") {
