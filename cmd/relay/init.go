@@ -142,7 +142,7 @@ runs. The command changes nothing.`,
 	f.StringVar(&in.Istiod, "istiod", "", "`address` of an istiod or relay, host:port")
 	f.StringVar(&in.Dir, "file", "", "`path` of a file or directory of YAML")
 	f.StringVar(&in.Kubeconfig, "from-kubeconfig", "", "kubeconfig `file` of a cluster whose API server is read; with --cluster, the one that has the context (default: as kubectl)")
-	f.StringVar(&in.Name, "name", "istiod", "`name` of the upstream of --istiod, or ID of the cluster (default: its context)")
+	f.StringVar(&in.Name, "name", "istiod", "`name` of the upstream of --istiod; with --cluster, the ID of the cluster, by default the context")
 	f.StringVar(&remote.Context, "cluster", "", "`context` of the cluster whose manifests are printed")
 	f.StringVar(&remote.Namespace, "namespace", "istio-system", "`namespace` of those manifests: the root namespace of the istiod")
 	f.BoolVar(&remote.Secret, "secret", false, "print the Secret with the kubeconfig of --cluster")
