@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
@@ -53,14 +54,16 @@ type ConfigVersion struct {
 	mirror.Key
 	// Version is the resourceVersion of the object in /debug/configz.
 	Version string `json:"version"`
+	// ContactLost is since when its source is out of contact, zero in contact.
+	ContactLost time.Time `json:"contactLost,omitzero"`
 }
 
 // versions writes the version of each resource that configz writes.
 func (d *Debug) versions(w io.Writer, _ url.Values) error {
-	out := &arrayWriter{w: w}
+	out, lost := &arrayWriter{w: w}, d.contactLost()
 	for _, kind := range d.views.Resources.Kinds() {
 		for _, r := range d.named(kind, "", "") {
-			if out.add(ConfigVersion{r.Key(), r.Version()}); out.err != nil {
+			if out.add(ConfigVersion{r.Key(), r.Version(), lost(r)}); out.err != nil {
 				return out.err
 			}
 		}

@@ -92,6 +92,8 @@ type SourceCopy struct {
 	// later, too, at an unknown time.
 	StaleSince time.Time `json:"staleSince,omitzero"`
 	StaleLater bool      `json:"staleLater,omitempty"`
+	// ContactLost is since when the upstream of a copy that it has is out of contact, zero in contact.
+	ContactLost time.Time `json:"contactLost,omitzero"`
 	// Trouble has problems that relays on its way tell of their upstreams, one line each.
 	Trouble []string `json:"trouble,omitempty"`
 	// Refused is the mistake in the newest content.
@@ -164,7 +166,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		}
 		if i := place(c); i < len(sources) {
 			c.explainBy(sources[i], key.Kind, differs(t, s))
-			c.Trouble = troubleOf(sources[i], t.Resource)
+			c.Trouble, c.ContactLost = troubleOf(sources[i], t.Resource), sources[i].ContactLost
 		}
 		e.Sources = append(e.Sources, c)
 	}
@@ -178,7 +180,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Decision), Version: p.Resource.Version(), Unconfirmed: true}
 		if at := place(c); at < len(sources) {
 			c.Frozen, c.StaleSince, c.StaleLater = sources[at].Frozen, sources[at].StaleSince, sources[at].StaleLater
-			c.Trouble = troubleOf(sources[at], p.Resource)
+			c.Trouble, c.ContactLost = troubleOf(sources[at], p.Resource), sources[at].ContactLost
 		}
 		e.Sources = append(e.Sources, c)
 	}

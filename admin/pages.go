@@ -38,7 +38,7 @@ func (s *Server) Readiness() Readiness {
 
 // Version returns the build of the relay, its socket and its memory.
 func (s *Server) Version() Version {
-	v := Version{Info: s.deps.Build, Name: s.deps.Name, Started: s.deps.Started, AdminSocket: s.socket.Load().path}
+	v := Version{Info: s.deps.Build, Name: s.deps.Name, Relay: s.deps.Relay, Started: s.deps.Started, AdminSocket: s.socket.Load().path}
 	inUse, limit := s.deps.Memory()
 	if v.MemoryInUse = inUse; limit < math.MaxInt64 {
 		v.MemoryLimit = limit

@@ -69,8 +69,9 @@ type Deps struct {
 	// LogLevel is read and set at /debug/loglevel.
 	LogLevel *slog.LevelVar
 	Build    buildinfo.Info
-	// Name is the relay's node.id, Started when the process began.
+	// Name is the relay's node.id, Relay its name in provenance, Started when the process began.
 	Name    string
+	Relay   string
 	Started time.Time
 	Logger  *slog.Logger
 	// Controls carries out orders about upstreams.
@@ -209,7 +210,9 @@ func (s *Server) serve(ctx context.Context, lis *places, idle time.Duration) err
 type Version struct {
 	buildinfo.Info
 	// Name is the relay's node.id.
-	Name    string    `json:"name,omitempty"`
+	Name string `json:"name,omitempty"`
+	// Relay is its name in provenance.
+	Relay   string    `json:"relay,omitempty"`
 	Started time.Time `json:"started,omitzero"`
 	// AdminSocket is the path of the open Unix socket on the relay's host, or empty.
 	AdminSocket string `json:"adminSocket,omitempty"`

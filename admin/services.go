@@ -5,10 +5,12 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"time"
 
 	"meshrelay/federation"
 	"meshrelay/mirror"
 	"meshrelay/services"
+	"meshrelay/upstreams"
 )
 
 // longestHost is the longest host that is looked for.
@@ -59,6 +61,7 @@ func (d *Debug) seenBy(connection string) (in services.Input, err error) {
 			return all
 		}
 	}
+	in.ContactLost = d.contactLost()
 	in.Entries, in.Workloads = list(federation.ServiceEntry), list(federation.WorkloadEntry)
 	for _, c := range d.views.Contests(federation.ServiceEntry) {
 		s := d.views.Resources.Resolve(c.Key)
@@ -69,4 +72,23 @@ func (d *Debug) seenBy(connection string) (in services.Input, err error) {
 		}
 	}
 	return in, nil
+}
+
+// contactLost returns a function that tells since when the source of a merged resource is out of contact, zero for in
+// contact: its upstream, or as relays tell, one behind that.
+func (d *Debug) contactLost() func(*mirror.Resource) time.Time {
+	sources := map[string]upstreams.Status{}
+	for _, u := range d.views.Upstreams() {
+		if !u.ContactLost.IsZero() || len(u.Told.Problems) > 0 {
+			sources[u.Name] = u
+		}
+	}
+	return func(r *mirror.Resource) time.Time {
+		u, found := sources[r.Source()]
+		if !found || !u.ContactLost.IsZero() {
+			return u.ContactLost
+		}
+		from := r.Provenance()
+		return u.Told.Concerning(from.Source, from.Path).ContactLost()
+	}
 }

@@ -224,7 +224,7 @@ func changer(c mirror.Change) string {
 func (r *Relay) adminDeps(debug *admin.Debug) admin.Deps {
 	deps := admin.Deps{
 		Gatherer: r.metrics, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
-		Name: r.config.Load().Node.ID, Started: time.Now(), Memory: memory.InUse,
+		Name: r.config.Load().Node.ID, Relay: r.config.Load().Provenance.Relay, Started: time.Now(), Memory: memory.InUse,
 		Controls: r.manager, Clusters: r.finder, Sinks: r.sinks, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Preview: r.preview,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },

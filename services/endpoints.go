@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -28,6 +29,8 @@ type Endpoint struct {
 	// From is the resource that has the endpoint, Upstream where it comes from.
 	From     mirror.Key `json:"from"`
 	Upstream string     `json:"upstream"`
+	// ContactLost is since when that source is out of contact, zero in contact.
+	ContactLost time.Time `json:"contactLost,omitzero"`
 }
 
 // EndpointPort is the port of an endpoint that serves a port of the service.
@@ -37,11 +40,11 @@ type EndpointPort struct {
 }
 
 // newEndpoint returns an endpoint of a ServiceEntry with its ports: by name, else the targetPort, else the number.
-func newEndpoint(we *networking.WorkloadEntry, from mirror.Key, r *mirror.Resource, ports []*networking.ServicePort) Endpoint {
+func (w *world) newEndpoint(we *networking.WorkloadEntry, from mirror.Key, r *mirror.Resource, ports []*networking.ServicePort) Endpoint {
 	e := Endpoint{
 		Address: we.GetAddress(), Cluster: cmp.Or(we.GetLabels()[federation.ClusterLabel], r.Cluster()), Network: cmp.Or(we.GetNetwork(), we.GetLabels()[federation.NetworkLabel]),
 		Locality: cmp.Or(we.GetLocality(), we.GetLabels()[federation.LocalityLabel]), Weight: max(we.GetWeight(), 1), Account: we.GetServiceAccount(),
-		Labels: we.GetLabels(), From: from, Upstream: r.Source(), Ports: make([]EndpointPort, len(ports)),
+		Labels: we.GetLabels(), From: from, Upstream: r.Source(), ContactLost: w.contactLost(r), Ports: make([]EndpointPort, len(ports)),
 	}
 	for i, p := range ports {
 		if e.Ports[i].Service = p.GetNumber(); !strings.HasPrefix(e.Address, "unix://") {
@@ -127,13 +130,13 @@ func (w *world) endpointsOf(r *mirror.Resource, se *networking.ServiceEntry) (al
 		if !w.charge(1 + len(se.GetPorts())) {
 			return all
 		}
-		all = append(all, newEndpoint(we, r.Key(), cmp.Or(origins[placeOf(we)], r), se.GetPorts()))
+		all = append(all, w.newEndpoint(we, r.Key(), cmp.Or(origins[placeOf(we)], r), se.GetPorts()))
 	}
 	for _, one := range w.selected(r, se) {
 		if !w.charge(1 + len(se.GetPorts())) {
 			return all
 		}
-		all = append(all, newEndpoint(one.WorkloadEntry, one.resource.Key(), one.resource, se.GetPorts()))
+		all = append(all, w.newEndpoint(one.WorkloadEntry, one.resource.Key(), one.resource, se.GetPorts()))
 	}
 	return all
 }

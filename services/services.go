@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -37,6 +38,8 @@ type Input struct {
 	Entries, Workloads []*mirror.Resource
 	// Copies are the copies of ServiceEntries that several upstreams have, and that are united.
 	Copies []*mirror.Resource
+	// ContactLost returns since when the source of a resource is out of contact, zero for in contact.
+	ContactLost func(*mirror.Resource) time.Time
 }
 
 // Query selects services.
@@ -67,6 +70,8 @@ type Service struct {
 	Ports     []Port   `json:"ports"`
 	Addresses []string `json:"addresses,omitempty"`
 	Clusters  []string `json:"clusters"`
+	// ContactLost has, by cluster, since when a source of entries or endpoints there is out of contact.
+	ContactLost map[string]time.Time `json:"contactLost,omitempty"`
 	// All is the number of endpoints.
 	All int `json:"all"`
 	// Entries are its ServiceEntries. They and Endpoints are in answers about one host.
@@ -91,6 +96,8 @@ type Entry struct {
 	Resolution string   `json:"resolution"`
 	ExportTo   []string `json:"exportTo,omitempty"`
 	Endpoints  int      `json:"endpoints"`
+	// ContactLost is since when the source of the entry is out of contact, zero in contact.
+	ContactLost time.Time `json:"contactLost,omitzero"`
 }
 
 // world has the indexes of an Input.
@@ -100,6 +107,7 @@ type world struct {
 	copies    map[mirror.Key][]*mirror.Resource
 	resources map[string][]*mirror.Resource // WorkloadEntries by namespace
 	workloads map[string]map[label][]*workload
+	lost      func(*mirror.Resource) time.Time
 	budget    int
 	partial   bool // the budget is used up
 }
@@ -111,6 +119,14 @@ func (w *world) charge(n int) bool {
 		w.partial = w.budget < 0
 	}
 	return !w.partial
+}
+
+// contactLost returns since when the source of a resource is out of contact.
+func (w *world) contactLost(r *mirror.Resource) (since time.Time) {
+	if w.lost != nil {
+		since = w.lost(r)
+	}
+	return since
 }
 
 // Find returns the services that a query selects, by host. An error is a mistake in the query.
@@ -144,7 +160,7 @@ func newWorld(in Input, q Query) *world {
 	q.Host, q.Limit = federation.NormalHost(q.Host), min(cmp.Or(max(q.Limit, 0), UsualLimit), MaxLimit)
 	w := &world{
 		query: q, entries: map[string][]*mirror.Resource{}, copies: map[mirror.Key][]*mirror.Resource{}, resources: map[string][]*mirror.Resource{},
-		workloads: map[string]map[label][]*workload{}, budget: maxSteps,
+		workloads: map[string]map[label][]*workload{}, budget: maxSteps, lost: in.ContactLost,
 	}
 	for _, r := range slices.SortedFunc(slices.Values(in.Entries), compareResources) {
 		for _, h := range federation.Claims(r, federation.DefaultDomain) {
@@ -181,6 +197,15 @@ func (w *world) lookup(host string) (string, []*mirror.Resource) {
 func (w *world) describe(host string, all []*mirror.Resource) Service {
 	s := Service{Host: host, Ports: []Port{}}
 	clusters, seen := map[string]bool{}, map[Port]bool{}
+	add := func(cluster string, lost time.Time) {
+		clusters[cluster] = true
+		if since := s.ContactLost[cluster]; !lost.IsZero() && cluster != "" && (since.IsZero() || lost.Before(since)) {
+			if s.ContactLost == nil {
+				s.ContactLost = map[string]time.Time{}
+			}
+			s.ContactLost[cluster] = lost
+		}
+	}
 	for _, r := range all {
 		if w.partial {
 			break
@@ -196,11 +221,12 @@ func (w *world) describe(host string, all []*mirror.Resource) Service {
 		s.Addresses = append(s.Addresses, se.GetAddresses()...)
 		endpoints := w.endpointsOf(r, se)
 		for _, e := range endpoints {
-			clusters[e.Cluster] = true
+			add(e.Cluster, e.ContactLost)
 		}
-		clusters[r.Cluster()] = true
+		lost := w.contactLost(r)
+		add(r.Cluster(), lost)
 		s.Endpoints = append(s.Endpoints, endpoints...)
-		s.Entries = append(s.Entries, Entry{r.Key(), r.Source(), r.Cluster(), se.GetResolution().String(), se.GetExportTo(), len(endpoints)})
+		s.Entries = append(s.Entries, Entry{r.Key(), r.Source(), r.Cluster(), se.GetResolution().String(), se.GetExportTo(), len(endpoints), lost})
 	}
 	delete(clusters, "")
 	s.All, s.Clusters = len(s.Endpoints), slices.AppendSeq([]string{}, maps.Keys(clusters))

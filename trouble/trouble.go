@@ -128,6 +128,16 @@ func (r Report) Concerning(source string, path []string) (out Report) {
 	return out
 }
 
+// ContactLost returns since when an upstream that the report names is out of contact, zero for none.
+func (r Report) ContactLost() time.Time {
+	for _, p := range r.Problems {
+		if p.What != Held && p.What != Frozen && p.What != Refused {
+			return p.Since
+		}
+	}
+	return time.Time{}
+}
+
 // Encode returns the encoding of a report of the first of these problems, at most MaxBytes.
 func Encode(all []Problem) (string, error) {
 	for n := min(len(all), maxProblems); ; n /= 2 {

@@ -42,6 +42,9 @@ type Status struct {
 	// State is the present state, entered at Since.
 	State State     `json:"state"`
 	Since time.Time `json:"since"`
+	// ContactLost is since when the source is out of contact, as far as that is known: its last contact, or else Since. It
+	// is zero in contact.
+	ContactLost time.Time `json:"contactLost,omitzero"`
 	intake.Status
 	// Address is host:port or a path. Addresses has the addresses of an xds source, in order of preference.
 	// Switches counts the changes from one address to another.

@@ -1,6 +1,7 @@
 package upstreams
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -319,6 +320,9 @@ func (u current) status() Status {
 	if u.failed != nil && !st.Complete && st.LastError == "" && (st.State == StateConnecting || st.State == StateSyncing) {
 		st.State, st.Since = StateFailed, u.failedAt
 		st.LastError = u.failed.Error() + "; a new source starts after a growing pause: report the stack, and leave out with import what causes it"
+	}
+	if st.State != StateSynced && st.State != StateSyncing {
+		st.ContactLost = cmp.Or(st.LastContact, st.Since)
 	}
 	return st
 }

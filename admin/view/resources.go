@@ -97,10 +97,7 @@ func Headline(e admin.Explanation, now time.Time) string {
 	}
 	switch e.Outcome {
 	case admin.Served:
-		if e.Since.IsZero() {
-			return fmt.Sprintf("%s is served from upstream %s%s.", name, e.Source, why)
-		}
-		return fmt.Sprintf("%s is served from upstream %s%s. Unchanged for %s.", name, e.Source, why, Ago(e.Since, now))
+		return fmt.Sprintf("%s is served from upstream %s.", name, e.Source+why) + contactOf(e, now)
 	case admin.United:
 		if e.Into != (mirror.Key{}) {
 			return fmt.Sprintf("%s is not served by itself: it is merged into %s%s.", name, KeyText(e.Into), why)
@@ -117,6 +114,20 @@ func Headline(e admin.Explanation, now time.Time) string {
 		}
 	}
 	return fmt.Sprintf("%s is not served: it is %s.", name, e.Outcome)
+}
+
+// contactOf tells for how long a served resource is unchanged, or which of its sources are out of contact: nobody knows
+// whether it is unchanged there.
+func contactOf(e admin.Explanation, now time.Time) (text string) {
+	for _, c := range e.Sources {
+		if (c.Outcome == admin.Served || c.Outcome == admin.United) && !c.ContactLost.IsZero() {
+			text += fmt.Sprintf(" Upstream %s is out of contact for %s.", c.Upstream, Ago(c.ContactLost, now))
+		}
+	}
+	if text == "" && !e.Since.IsZero() {
+		text = fmt.Sprintf(" Unchanged for %s.", Ago(e.Since, now))
+	}
+	return text
 }
 
 // because returns why a copy has its outcome, if the state of its upstream is the reason. Otherwise it
@@ -142,6 +153,8 @@ func because(c admin.SourceCopy) string {
 		return "kept" + admin.StaleSince(c.StaleSince, c.StaleLater) + ", the upstream has not sent it again"
 	case !c.StaleSince.IsZero():
 		return "kept" + admin.StaleSince(c.StaleSince, c.StaleLater) + ", upstream out of contact"
+	case !c.ContactLost.IsZero():
+		return "upstream out of contact" + admin.Since(c.ContactLost)
 	}
 	return ""
 }

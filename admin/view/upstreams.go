@@ -29,7 +29,12 @@ var Upstreams = Columns[upstreams.Status]{
 	level("State", func(u upstreams.Status, now time.Time) (string, Level) {
 		return UpstreamState(u, now), UpstreamLevel(u)
 	}),
-	text("Synced", func(u upstreams.Status) string { return YesNo(u.Synced) }),
+	level("Synced", func(u upstreams.Status, now time.Time) (string, Level) {
+		if u.Synced && !u.ContactLost.IsZero() {
+			return "until " + Ago(u.ContactLost, now) + " ago", Warn
+		}
+		return YesNo(u.Synced), ""
+	}),
 	number("Resources", func(u upstreams.Status) int { return admin.Total(u.Resources) }),
 	number("Refused", func(u upstreams.Status) int { return u.RefusedTotal }),
 	number("Left out", func(u upstreams.Status) int { return admin.Total(u.LeftOut) }),
@@ -174,7 +179,13 @@ func UpstreamLevel(u upstreams.Status) Level {
 
 // UpstreamState returns the state of an upstream, its age, and whether the upstream is stale, held or frozen.
 func UpstreamState(u upstreams.Status, now time.Time) string {
-	state := fmt.Sprintf("%s %s", u.State, Ago(u.Since, now))
+	state := string(u.State)
+	if u.State == upstreams.StateSynced {
+		state = "in sync" // now, and not once
+	}
+	if !u.Since.IsZero() {
+		state += " for " + Ago(u.Since, now)
+	}
 	if u.Stale {
 		state += ", stale"
 	}

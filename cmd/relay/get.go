@@ -38,6 +38,7 @@ type getOptions struct {
 	rows          rowLimit
 	timeout       time.Duration
 	disk          onDisk
+	relay         *access
 	serverFlags
 }
 
@@ -76,8 +77,8 @@ func (s serverFlags) config(kinds []selection.Kind, timeout time.Duration) (list
 	return cfg, s.access.Apply(&cfg)
 }
 
-func newGet() *cobra.Command {
-	var o getOptions
+func newGet(access *access) *cobra.Command {
+	o := getOptions{relay: access}
 	cmd := &cobra.Command{
 		Use:   "get KIND[,KIND...] [NAME...]",
 		Short: "List the resources that a relay or istiod serves",
@@ -93,6 +94,11 @@ UPSTREAM is the upstream of the first relay on the way; an istiod does not send 
 CLUSTER is the cluster of that upstream, RELAYS are all relays on the way, and VERSION is the version
 at this server: equal content has equal versions on every relay. The server does not send when a
 relay received the content: "relay explain" shows this under SINCE.
+
+A "*" behind UPSTREAM marks a resource whose source is out of contact: it is listed as it was then. A
+line below the table names such sources. xDS does not tell this: the command asks the admin address of
+the relay, if that is on the same host or --admin is given. With --watch and other formats nothing is
+marked.
 
 With --state, it reads the state.dir of a relay that is down: what each upstream had last, after import
 and rewrite rules, and before the merge. Without KIND, it then lists the upstreams.`,
@@ -145,7 +151,7 @@ and rewrite rules, and before the merge. Without KIND, it then lists the upstrea
 	f.Lookup("limit").Usage = "print at most this `number` of resources in a table or on a terminal; 0 prints all; --watch on a terminal bounds only the first list, not the changes"
 	o.output.flag(cmd, "table", "wide", "yaml", "json", "name")
 	f.Lookup("output").Usage = "output `format`: " + o.output.list() + "; on a terminal, --limit bounds all but jsonpath"
-	return cmd
+	return asks(cmd)
 }
 
 // completeKinds completes kinds at the begin of the argument and after each comma.
@@ -229,8 +235,15 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 		if opts.Tabular() || cmd.Flags().Changed("limit") || onTerminal(cmd) && o.output.path == nil {
 			found.Groups = cutGroups(&o.rows, found.Groups)
 		}
+		var notes []string
+		if opts.Tabular() && o.disk.dir == "" && (cmd.Flags().Changed("admin") || onOneHost(o.access.Server, o.relay.address)) {
+			opts.Lost, notes = o.relay.withoutContact(ctx, resources)
+		}
 		if err := printResources(cmd, found.Groups, opts, o.output); err != nil {
 			return err
+		}
+		for _, note := range notes {
+			cmd.PrintErrln("* " + cliview.Clean(note))
 		}
 		if o.rows.left > 0 {
 			unit := map[bool]string{true: "more row", false: "more resource"}[opts.Tabular()]

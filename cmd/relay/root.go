@@ -43,7 +43,7 @@ Documentation: docs/ in the source, and relay COMMAND --help.`,
 		commands []*cobra.Command
 	}{
 		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(access), newReload(access), newLogLevel(access)}},
-		{"Look:", []*cobra.Command{newStatus(access), newUpstreams(access), newClusters(access), newClients(access), newGet(), newServices(access), newExplain(access), newConflicts(access), newHistory(access), newEvents(access), newDiff(), newWait(access)}},
+		{"Look:", []*cobra.Command{newStatus(access), newUpstreams(access), newClusters(access), newClients(access), newGet(access), newServices(access), newExplain(access), newConflicts(access), newHistory(access), newEvents(access), newDiff(), newWait(access)}},
 		{"Decide:", []*cobra.Command{newRelease(access), newFreeze(access), newUnfreeze(access), newRollback(access), newServeWithout(access), newSink(access)}},
 		{"Report a bug:", []*cobra.Command{newSupportBundle(access)}},
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -75,11 +76,11 @@ it selects in the clusters of the clients are not known to the relay.`,
 		}
 		rows.left += a.More
 		if host == "" {
-			return out.rows(cmd, &rows, nil, a, cliview.Services(cut(&rows, a.Services)))
+			return out.rows(cmd, &rows, nil, a, cliview.Services(cut(&rows, a.Services), time.Now()))
 		}
 		shown := a.Services[0]
 		shown.Entries, shown.Endpoints = cut(&rows, shown.Entries), cut(&rows, shown.Endpoints)
-		return out.rows(cmd, &rows, nil, a.Services[0], cliview.Service(shown))
+		return out.rows(cmd, &rows, nil, a.Services[0], cliview.Service(shown, time.Now()))
 	})
 	cmd.Flags().StringVar(&client, "client", "", "show what this connected client gets; `NAME` is as in \"relay clients\"")
 	cmd.Flags().StringVar(&search, "search", "", "list only hosts that contain this `text`")

@@ -19,10 +19,10 @@ type Status struct {
 	// Synced: the source has given its complete content at least once. It stays true through
 	// disconnects (PROTOCOL C21).
 	Synced bool `json:"synced"`
-	// Complete: the present source has given all its content, first at CompleteAt.
-	Complete   bool      `json:"-"`
-	CompleteAt time.Time `json:"-"`
-	InContact  bool      `json:"-"`
+	// Complete: the present source has given all its content, first at CompleteAt. LastContact is zero in contact.
+	Complete                bool      `json:"-"`
+	CompleteAt, LastContact time.Time `json:"-"`
+	InContact               bool      `json:"-"`
 	// LastUpdate is when the source last sent anything. After a restart, it is the last contact
 	// until then. Zero is unknown.
 	LastUpdate time.Time `json:"lastUpdate,omitzero"`
@@ -116,7 +116,7 @@ type Frozen struct {
 func (in *Intake) Status(now time.Time) Status {
 	in.now = now
 	st := Status{
-		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: in.stale.inContact, LastUpdate: in.lastUpdate,
+		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: in.stale.inContact, LastContact: in.stale.since, LastUpdate: in.lastUpdate,
 		Panics: in.panics, Stale: in.stale.isStale, Expired: in.expired(), NotOffered: in.notOffered, Empty: in.empty,
 	}
 	if !in.complete {

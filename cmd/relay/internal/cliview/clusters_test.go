@@ -38,7 +38,7 @@ west       fleet      held       60m     west       -                -          
 far-west   fleet      held       60m     far-west   -                -           secret istio-system/far-west
 north      fleet      orphaned   60m     north      -                -           secret istio-system/north
 south      fleet      orphaned   60m     south      -                -           secret istio-system/south
-East       fleet      found      60m     east       synced 3m        7           secret istio-system/East
+East       fleet      found      60m     east       in sync for 3m   7           secret istio-system/East
 
 fleet: 5 clusters from secrets in istio-system, read 5s ago
   2 clusters: gone together and held: their resources are still served. If that is intended: relay release cluster/fleet

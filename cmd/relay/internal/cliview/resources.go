@@ -41,6 +41,8 @@ type ResourceOptions struct {
 	Single bool
 	// NoHeaders leaves out the titles of tables.
 	NoHeaders bool
+	// Lost reports whether the source of a resource is out of contact; nil for none.
+	Lost func(*mirror.Resource) bool
 }
 
 // Tabular reports whether the format is a table.
@@ -105,6 +107,9 @@ func (o ResourceOptions) print(w io.Writer, t *table, k selection.Kind, r *mirro
 			age = view.Age(now.Sub(created))
 		}
 		from := r.Provenance()
+		if o.Lost != nil && o.Lost(r) {
+			from.Source += "*"
+		}
 		row := append(before, name, from.Source, age)
 		if o.Format == Wide {
 			row = append(row, from.Cluster, strings.Join(from.Path, ","), shortVersion(r.SourceVersion()))

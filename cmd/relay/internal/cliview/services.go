@@ -7,23 +7,23 @@ import (
 	"meshrelay/services"
 )
 
-// Services returns services as a table.
-func Services(all []services.Service) string {
+// Services returns services as a table. Ages are relative to now.
+func Services(all []services.Service, now time.Time) string {
 	if len(all) == 0 {
 		return "There are no services.\n"
 	}
-	return tableOf(view.Services, all, time.Time{}).String()
+	return tableOf(view.Services, all, now).String()
 }
 
-// Service returns a service with its ports, ServiceEntries and endpoints.
-func Service(s services.Service) string {
+// Service returns a service with its ports, ServiceEntries and endpoints. Ages are relative to now.
+func Service(s services.Service, now time.Time) string {
 	var p page
 	p.printf("%s\n", view.Service(s))
-	p.printf("Ports: %s\n\n", view.Services.Pick("Ports")[0].Cell(s, time.Time{}).Text)
-	p.table(tableOf(view.ServiceEntries, s.Entries, time.Time{}))
+	p.printf("Ports: %s\n\n", view.Services.Pick("Ports")[0].Cell(s, now).Text)
+	p.table(tableOf(view.ServiceEntries, s.Entries, now))
 	if len(s.Endpoints) > 0 {
 		p.WriteString("\n")
-		p.table(tableOf(view.Endpoints, s.Endpoints, time.Time{}))
+		p.table(tableOf(view.Endpoints, s.Endpoints, now))
 	}
 	return p.String()
 }

@@ -41,9 +41,9 @@ func TestStatusTables(t *testing.T) {
 	want := `ready, degraded
 - upstream west: ?failed
 
-UPSTREAM   TYPE        STATE        SYNCED   RESOURCES   REFUSED   LEFT OUT   UPDATED   ADDRESS
-east       xds/delta   synced 60m   yes      5           0         4          5s        east:15010
-west       file        failed -     no       0           1         0          -         -
+UPSTREAM   TYPE        STATE             SYNCED   RESOURCES   REFUSED   LEFT OUT   UPDATED   ADDRESS
+east       xds/delta   in sync for 60m   yes      5           0         4          5s        east:15010
+west       file        failed            no       0           1         0          -         -
 
 CLIENT   CLUSTER   VIEW   VERSION   PROTOCOL   TYPES   STATE                   NACKS   CONNECTED   ADDRESS
 istiod   c1        east   1.23.0    sotw       2       synced                  4       60s         10.0.0.1:5
@@ -69,7 +69,7 @@ func TestStatusAdvisesOnHeldFrozenAndStaleUpstreams(t *testing.T) {
 		{Name: "cold", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-2 * time.Hour)}, Waiting: 3}}},
 		{Name: "back", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-time.Second), Revision: 17}}}},
 		{
-			Name: "gone", Type: "xds", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true, Stale: true, StaleSince: testNow.Add(-3 * time.Hour), Expired: map[string]int{"a/D": 2, "a/E": 5}, Held: &intake.Held{Clock: intake.ClockStopped, Left: "7m30s", Reason: "every VirtualService would go", Removals: 5, Of: 5}, Frozen: &intake.Frozen{}},
+			Name: "gone", Type: "xds", State: upstreams.StateDisconnected, Since: testNow.Add(-time.Minute), ContactLost: testNow.Add(-3 * time.Hour), Status: intake.Status{Synced: true, Stale: true, StaleSince: testNow.Add(-3 * time.Hour), Expired: map[string]int{"a/D": 2, "a/E": 5}, Held: &intake.Held{Clock: intake.ClockStopped, Left: "7m30s", Reason: "every VirtualService would go", Removals: 5, Of: 5}, Frozen: &intake.Frozen{}},
 			Resources: map[string]int{"a/B": 4, "a/C": 1},
 		},
 	}
@@ -79,13 +79,13 @@ func TestStatusAdvisesOnHeldFrozenAndStaleUpstreams(t *testing.T) {
 
 config: relay.yaml (sha256 0123456789ab), loaded 2m ago
 
-UPSTREAM   TYPE   STATE                                 SYNCED   RESOURCES   REFUSED   LEFT OUT   UPDATED   ADDRESS
-held       xds    synced 60m, held                      yes      100         0         0          -         -
-kept       xds    synced -, held                        yes      0           0         0          -         -
-cool       xds    synced -, frozen                      yes      0           0         0          -         -
-cold       xds    synced -, frozen                      yes      0           0         0          -         -
-back       xds    synced -, frozen                      yes      0           0         0          -         -
-gone       xds    disconnected -, stale, held, frozen   yes      5           0         0          -         -
+UPSTREAM   TYPE   STATE                                       SYNCED         RESOURCES   REFUSED   LEFT OUT   UPDATED   ADDRESS
+held       xds    in sync for 60m, held                       yes            100         0         0          -         -
+kept       xds    in sync, held                               yes            0           0         0          -         -
+cool       xds    in sync, frozen                             yes            0           0         0          -         -
+cold       xds    in sync, frozen                             yes            0           0         0          -         -
+back       xds    in sync, frozen                             yes            0           0         0          -         -
+gone       xds    disconnected for 60s, stale, held, frozen   until 3h ago   5           0         0          -         -
 
 held: 40 deletions of 100 resources are held (40 of 100 at once). The hold ends in 9m, once the upstream repeats the deletions. See them: relay upstreams --held held
 kept: 1 deletion of 2 resources is held (it comes back with nothing). The hold ends when the upstream has the resources again, or an operator releases them. See them: relay upstreams --held kept
@@ -223,7 +223,7 @@ func TestTheStatusOfManyListsThoseThatNeedALook(t *testing.T) {
 	}
 	got := Plain(Status(admin.Version{}, admin.Readiness{Ready: true}, ups, clients, testNow))
 	for _, want := range []string{
-		"\nup-7       xds    disconnected -",
+		"\nup-7       xds    disconnected ",
 		"\n250 upstreams, 249 of them up to date. To list all: relay upstreams\n",
 		"\nistiod-10.istio-system ",
 		"\nand 80 more with problems\n1000 clients, 900 of them up to date. To list all: relay clients\n",
