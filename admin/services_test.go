@@ -5,8 +5,15 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/mirror"
 	"meshrelay/services"
+	"meshrelay/trouble"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // TestServicesAreThoseOfTheViewOfAClient: everything without a client, what the client sees with one, and shadowed copies.
@@ -54,6 +61,52 @@ func TestMistakesInAQuestionAboutServicesAreTold(t *testing.T) {
 		code, body, _ := f.do(t, request{path: "/debug/services" + query})
 		if code != http.StatusBadRequest || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", query, code, body)
+		}
+	}
+}
+
+// TestWhatComesFromASourceOutOfContactIsMarked in services, versions and explanations: also where a relay tells that one behind it
+// is.
+func TestWhatComesFromASourceOutOfContactIsMarked(t *testing.T) {
+	f := newFixture(t, Config{})
+	f.sources = append(f.sources, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, ContactLost: created})
+	for host, want := range map[string]bool{"ledger.example.com": true, "db.example.com": false, "cache.example.com": false} {
+		var a services.Answer
+		if err := json.Unmarshal([]byte(f.get(t, "/debug/services?host="+host)), &a); err != nil || len(a.Services[0].Entries) != 1 {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		if got := a.Services[0].Entries[0].ContactLost.Equal(created); got != want {
+			t.Errorf("%s: %+v", host, a)
+		}
+	}
+	var versions []ConfigVersion
+	if err := json.Unmarshal([]byte(f.get(t, "/debug/versions")), &versions); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range versions {
+		if west := v.Name == "ledger" || v.Name == "w"; v.ContactLost.Equal(created) != west {
+			t.Errorf("%+v", v)
+		}
+	}
+	key := mirror.Key{Kind: serviceEntry, Namespace: "bank", Name: "ledger"}
+	f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "west", Original: key, Key: key, Resource: entry(t, "west", "bank", "ledger", "ledger.example.com")}}}
+	var e Explanation
+	if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=bank&name=ledger")), &e); err != nil || len(e.Sources) != 1 || !e.Sources[0].ContactLost.Equal(created) {
+		t.Errorf("%+v, %v", e, err)
+	}
+	f.sources[1].ContactLost = time.Time{}
+	f.sources[1].Told.Problems = []trouble.Problem{
+		{What: trouble.Held, Upstream: "files", Relays: []string{"far"}, Since: created},
+		{What: "disconnected", Upstream: "files", Relays: []string{"far"}, Since: created},
+	}
+	lost := f.deps.Debug.contactLost()
+	for from, want := range map[string]bool{"files via far": true, "other via far": false, "files via near": false} {
+		r, err := mirror.New(mirror.Spec{Key: key, Source: "west", Body: packed(t, &networking.ServiceEntry{}), Annotations: map[string]string{mirror.ProvenanceAnnotation: from}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := lost(r).Equal(created); got != want {
+			t.Errorf("%s: %v", from, got)
 		}
 	}
 }

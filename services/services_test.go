@@ -2,11 +2,13 @@ package services
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -118,6 +120,33 @@ func TestAServiceHasThePortsAndEndpointsOfAllItsEntries(t *testing.T) {
 	slices.Reverse(in.Entries)
 	if got := find(t, in, Query{Host: host}); !reflect.DeepEqual(got, s) {
 		t.Errorf("another order has another answer:\n%+v\n%+v", got, s)
+	}
+}
+
+// TestWhatComesFromASourceOutOfContactIsMarked: entry, endpoints, and the cluster of the service, with its first loss.
+func TestWhatComesFromASourceOutOfContactIsMarked(t *testing.T) {
+	early, late := time.Unix(1, 0), time.Unix(2, 0)
+	in := Input{
+		Entries: []*mirror.Resource{
+			resource(t, "east", "shop/db", entry(nil, "10.0.0.1"), nil), resource(t, "west", "team/db", entry(nil, "10.1.0.1"), nil), resource(t, "west", "team/db2", entry(nil, "10.1.0.2"), nil),
+		},
+		ContactLost: func(r *mirror.Resource) time.Time {
+			return map[string]time.Time{"team/db": late, "team/db2": early}[r.Namespace()+"/"+r.Key().Name]
+		},
+	}
+	s := find(t, in, Query{Host: host})
+	if want := map[string]time.Time{"c-west": early}; !maps.Equal(want, s.ContactLost) {
+		t.Errorf("by cluster: %v", s.ContactLost)
+	}
+	for _, e := range s.Entries {
+		if (e.Upstream == "west") == e.ContactLost.IsZero() {
+			t.Errorf("%+v", e)
+		}
+	}
+	for _, e := range s.Endpoints {
+		if (e.Upstream == "west") == e.ContactLost.IsZero() {
+			t.Errorf("%+v", e)
+		}
 	}
 }
 

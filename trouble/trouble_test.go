@@ -159,3 +159,13 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func TestAProblemThatLeavesTheContactLosesNone(t *testing.T) {
+	for what, want := range map[What]bool{Held: false, Frozen: false, Refused: false, Stale: true, "disconnected": true} {
+		p := problem("files")
+		p.What = what
+		if got := (Report{Problems: []Problem{p}}).ContactLost(); got.IsZero() == want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+}

@@ -125,11 +125,18 @@ func TestADisconnectTakesNothingAway_C16_C21(t *testing.T) {
 		r := runXDS(t, nil, s)
 		r.awaitNames("shop/a shop/b")
 		r.await("synced", isSynced(r))
+		if st := r.x.Status(); !st.ContactLost.IsZero() {
+			t.Errorf("in contact, and lost at %v", st.ContactLost)
+		}
 		s.Fail(status.Error(codes.Unavailable, "not ready"))
+		ended := time.Now()
 		s.End(status.Error(codes.Unavailable, "down"))
 		r.await("disconnected", func() bool { return r.x.Status().State == upstreams.StateDisconnected })
 		if st := r.x.Status(); !st.Synced || st.LastError == "" || r.names() != "shop/a shop/b" || !r.store.HasSynced() {
 			t.Errorf("while it is down: %q, status %+v", r.names(), st)
+		}
+		if st := r.x.Status(); st.ContactLost.Before(ended) || st.ContactLost.After(time.Now()) {
+			t.Errorf("contact lost at %v, ended at %v", st.ContactLost, ended)
 		}
 		s.Set(xdsEntryURL, xdsEntry("shop/b", "b2"), xdsEntry("shop/c", "c"))
 		s.Fail(nil)

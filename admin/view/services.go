@@ -52,7 +52,9 @@ var Endpoints = Columns[services.Endpoint]{
 	text("Source", func(e services.Endpoint) string {
 		return e.From.Kind.Kind + " " + words.Name(e.From.Namespace+"/"+e.From.Name)
 	}),
-	level("Upstream", func(e services.Endpoint, now time.Time) (string, Level) { return contact(e.Upstream, e.ContactLost, now) }),
+	level("Upstream", func(e services.Endpoint, now time.Time) (string, Level) {
+		return contact(e.Upstream, e.ContactLost, now)
+	}),
 }
 
 // contact returns the name of a source or cluster, and for how long it is out of contact.

@@ -31,7 +31,7 @@ func (a *access) withoutContact(ctx context.Context, served []*mirror.Resource) 
 	all, _ := c.Upstreams(ctx) // without an answer, nothing is marked
 	for _, u := range all {
 		if !u.ContactLost.IsZero() {
-			notes = append(notes, "upstream "+u.Name+" is out of contact for "+view.Ago(u.ContactLost, time.Now()))
+			notes = append(notes, "upstream "+u.Name+" is out of contact for "+view.Ago(u.ContactLost, time.Now())+": its resources are as they were then")
 		}
 		if !u.Told.ContactLost().IsZero() {
 			notes = append(notes, u.Told.Lines(u.Name)...)

@@ -90,13 +90,18 @@ shop        serviceentry.networking.istio.io/'evil?[2J'           -          60s
 		t.Errorf("-want +got:\n%s", d)
 	}
 	one := []selection.Group{{Resources: []*mirror.Resource{entry(t, "shop", "a", "2024-05-01T10:00:00Z", 5*time.Second).Stamped(&mirror.Stamp{Source: "east", Cluster: "cluster-1", Relay: "hub"})}}}
-	for o, want := range map[ResourceOptions]string{
-		{Format: Table}:                  "NAME   UPSTREAM   AGE\na      east       5s\n",
-		{Format: Table, NoHeaders: true}: "a   east   5s\n",
-		{Format: Wide}:                   "NAME   UPSTREAM   AGE   CLUSTER     RELAYS   VERSION\na      east       5s    cluster-1   hub      …1T10:00:00Z\n",
+	lost := func(r *mirror.Resource) bool { return r.Key().Name == "a" }
+	for _, tc := range []struct {
+		o    ResourceOptions
+		want string
+	}{
+		{ResourceOptions{Format: Table}, "NAME   UPSTREAM   AGE\na      east       5s\n"},
+		{ResourceOptions{Format: Table, NoHeaders: true}, "a   east   5s\n"},
+		{ResourceOptions{Format: Wide}, "NAME   UPSTREAM   AGE   CLUSTER     RELAYS   VERSION\na      east       5s    cluster-1   hub      …1T10:00:00Z\n"},
+		{ResourceOptions{Format: Table, Lost: lost}, "NAME   UPSTREAM   AGE\na      east*      5s\n"},
 	} {
-		if d := cmp.Diff(want, printed(t, one, o)); d != "" {
-			t.Errorf("%+v: -want +got:\n%s", o, d)
+		if d := cmp.Diff(tc.want, printed(t, one, tc.o)); d != "" {
+			t.Errorf("%+v: -want +got:\n%s", tc.o, d)
 		}
 	}
 }
