@@ -56,6 +56,8 @@ type Views struct {
 	Contests func(kinds ...mirror.Kind) []conflicts.KeyConflict
 	// HostConflicts returns the hosts that several keys claim.
 	HostConflicts func() []conflicts.HostConflict
+	// Hybrids returns the hosts whose parts come from different upstreams.
+	Hybrids func() []conflicts.Hybrid
 	// Events is the journal; nil has no events.
 	Events *events.Journal
 	// Replicas returns this replica and the others, if there are any.
@@ -89,7 +91,7 @@ func documents() []document {
 	return []document{
 		{"clusters", "Found clusters with their states", nil, listOf(func(d *Debug) []clusters.Status { return d.views.Clusters() })},
 		{"configz", "Merged resources as Kubernetes objects; ?kind=, ?namespace= and ?name= filter", []string{"kind", "namespace", "name"}, (*Debug).configz},
-		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", []string{"kind"}, wholeOf((*Debug).conflicts)},
+		{"conflicts", "Keys that several upstreams have, hosts that several keys claim, and hosts whose parts come from different upstreams; ?kind= filters", []string{"kind"}, wholeOf((*Debug).conflicts)},
 		{"connections", "Connected clients with the responses to them, by type", nil, (*Debug).connections},
 		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", eventParameters, wholeOf((*Debug).events)},
 		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", []string{"kind", "namespace", "name"}, wholeOf((*Debug).Explain)},

@@ -405,9 +405,12 @@ func (d *Debug) conflicts(q url.Values) (all Conflicts, err error) {
 	if err != nil {
 		return all, err
 	}
-	all = Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts())}
+	all = Conflicts{Keys: notNil(d.views.Contests(kinds...)), Hosts: notNil(d.views.HostConflicts()), Hybrids: d.views.Hybrids()}
 	if kinds != nil {
 		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c conflicts.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
+		all.Hybrids = slices.DeleteFunc(all.Hybrids, func(h conflicts.Hybrid) bool {
+			return !slices.ContainsFunc(h.Parts, func(p conflicts.Part) bool { return slices.Contains(kinds, p.Kind) })
+		})
 	}
 	for _, l := range d.views.LeftOut() {
 		if l.Reason == string(filter.ReasonHosts) && (kinds == nil || slices.ContainsFunc(kinds, func(k mirror.Kind) bool { return k.String() == l.Kind })) {
@@ -438,6 +441,8 @@ type Conflicts struct {
 	Keys []conflicts.KeyConflict `json:"keys"`
 	// Hosts are the hosts that different keys claim in the same visibility.
 	Hosts []conflicts.HostConflict `json:"hosts"`
+	// Hybrids are the hosts whose entry, rules and routes come from different upstreams.
+	Hybrids []conflicts.Hybrid `json:"hybrids,omitempty"`
 	// Refused are the resources that import.hosts leaves out, because of a host that they claim.
 	Refused []intake.LeftOut `json:"refused,omitempty"`
 }

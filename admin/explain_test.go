@@ -261,7 +261,7 @@ func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
 		leftOut := func() []intake.LeftOut {
 			return []intake.LeftOut{{Upstream: "east", Name: "a", Reason: "kind"}, {Upstream: "east", Name: "b", Reason: "hosts"}}
 		}
-		debug := NewDebug(Views{Resources: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, LeftOut: leftOut}, nil)
+		debug := NewDebug(Views{Resources: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, Hybrids: register.Hybrids, LeftOut: leftOut}, nil)
 		all, err := debug.conflicts(nil)
 		if err != nil || len(all.Hosts) != 1 {
 			t.Fatalf("%v, %+v", err, all)

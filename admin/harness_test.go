@@ -169,7 +169,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		Memory: func() (inUse, limit uint64) { return 0, math.MaxInt64 },
 		Debug: NewDebug(Views{
 			Clusters:  foundClusters{}.Status,
-			Resources: resources, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts,
+			Resources: resources, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, Hybrids: register.Hybrids,
 			LeftOut: func() []intake.LeftOut {
 				return []intake.LeftOut{
 					{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "hidden", Name: "db", Reason: "namespace", Detail: `namespace "hidden" is excluded by "hid*"`},

@@ -84,7 +84,8 @@ type claims struct {
 	marks   int // for tests: how often a key was queued
 }
 
-// contested is what several keys of a kind claim, served or not, whoever sees them.
+// contested is what several keys of a kind claim, served or not, whoever sees them; without kind, what several kinds and several
+// sources claim.
 type contested struct {
 	kind unique.Handle[Kind]
 	what string
@@ -351,29 +352,38 @@ func (x *claims) each(c *claimant, f func(in bucket, c *claimant)) {
 		if x.mutual {
 			continue
 		}
-		if k := (contested{c.resource.kind(), what}); x.areSeveral(k) {
-			x.several[k] = struct{}{}
-		} else {
-			delete(x.several, k)
-		}
+		k := contested{c.resource.kind(), what}
+		several, mixed := x.areSeveral(k)
+		x.contest(k, several)
+		x.contest(contested{what: what}, mixed)
 	}
 }
 
-// areSeveral reports whether several keys of a kind claim the same. It looks at one claim of each source.
-func (x *claims) areSeveral(k contested) bool {
-	one := ""
+func (x *claims) contest(k contested, is bool) {
+	if is {
+		x.several[k] = struct{}{}
+	} else {
+		delete(x.several, k)
+	}
+}
+
+// areSeveral reports whether several keys of a kind claim the same, and whether several kinds and several sources do. It looks at
+// one claim of each source and kind.
+func (x *claims) areSeveral(k contested) (several, mixed bool) {
+	one, first, kinds, sources := "", sourceClaims{}, false, false
 	for _, all := range bucketsOfAll {
 		for _, s := range x.at(bucket{k.what, all}, &[1]sourceClaims{}) {
-			switch {
-			case s.kind != k.kind:
-			case len(s.of) > 1 || one != "" && one != s.of[0].resource.name:
-				return true
-			default:
+			if first.of == nil {
+				first = s
+			}
+			kinds, sources = kinds || s.kind != first.kind, sources || s.source != first.source
+			if s.kind == k.kind {
+				several = several || len(s.of) > 1 || one != "" && one != s.of[0].resource.name
 				one = s.of[0].resource.name
 			}
 		}
 	}
-	return false
+	return several, kinds && sources
 }
 
 func (x *claims) insert(in bucket, c *claimant) {
@@ -497,7 +507,7 @@ func (a *Aggregate) servesCopy(c *claimant, accept func(*Resource) bool) bool {
 	return ok && v.Served != nil && v.Served.Source() == c.resource.Source()
 }
 
-// Contest is what the served resources of several keys of a kind claim.
+// Contest is what the served resources of several keys of a kind claim; without Kind, of several kinds.
 type Contest struct {
 	Kind   Kind
 	What   string
@@ -511,19 +521,35 @@ type Claimed struct {
 	Since  time.Time // when the copy began to claim what it claims now
 }
 
+// Meets reports whether somebody sees both.
+func (c Claimed) Meets(o Claimed) bool {
+	return Claims{Scopes: c.Scopes}.meets(Claims{Scopes: o.Scopes})
+}
+
 // Contests returns what several keys of a kind claim, in no order, without siblings of other keys. Whether anybody sees several
 // of the claims is not judged.
-func (a *Aggregate) Contests() (all []Contest) {
+func (a *Aggregate) Contests() []Contest { return a.contests(false) }
+
+// Mixed returns what resources of several kinds and several sources claim, as Contests does.
+func (a *Aggregate) Mixed() []Contest { return a.contests(true) }
+
+func (a *Aggregate) contests(mixed bool) (all []Contest) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	if a.claims == nil {
 		return nil
 	}
 	for k := range a.claims.several {
-		c := Contest{Kind: k.kind.Value(), What: k.what}
+		if mixed != (k.kind == unique.Handle[Kind]{}) {
+			continue
+		}
+		c := Contest{What: k.what}
+		if !mixed {
+			c.Kind = k.kind.Value()
+		}
 		for _, seenBy := range bucketsOfAll {
 			for _, s := range a.claims.at(bucket{k.what, seenBy}, &[1]sourceClaims{}) {
-				if s.kind != k.kind {
+				if s.kind != k.kind && !mixed {
 					continue
 				}
 				for _, o := range s.of {

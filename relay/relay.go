@@ -144,7 +144,7 @@ func New(o Options) (*Relay, error) {
 	r.metrics = prometheus.NewRegistry()
 	views := admin.Views{
 		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
-		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts,
+		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, Hybrids: register.Hybrids,
 		Events: r.events, Replicas: func() []orders.Replica { return r.manager.Replicas() },
 		Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) },
 	}

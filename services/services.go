@@ -107,9 +107,10 @@ type world struct {
 	copies    map[mirror.Key][]*mirror.Resource
 	resources map[string][]*mirror.Resource // WorkloadEntries by namespace
 	workloads map[string]map[label][]*workload
-	lost      func(*mirror.Resource) time.Time
 	budget    int
 	partial   bool // the budget is used up
+	// contactLost is that of the Input.
+	contactLost func(*mirror.Resource) time.Time
 }
 
 // charge takes n steps from the budget, and reports whether it had them.
@@ -119,14 +120,6 @@ func (w *world) charge(n int) bool {
 		w.partial = w.budget < 0
 	}
 	return !w.partial
-}
-
-// contactLost returns since when the source of a resource is out of contact.
-func (w *world) contactLost(r *mirror.Resource) (since time.Time) {
-	if w.lost != nil {
-		since = w.lost(r)
-	}
-	return since
 }
 
 // Find returns the services that a query selects, by host. An error is a mistake in the query.
@@ -160,7 +153,10 @@ func newWorld(in Input, q Query) *world {
 	q.Host, q.Limit = federation.NormalHost(q.Host), min(cmp.Or(max(q.Limit, 0), UsualLimit), MaxLimit)
 	w := &world{
 		query: q, entries: map[string][]*mirror.Resource{}, copies: map[mirror.Key][]*mirror.Resource{}, resources: map[string][]*mirror.Resource{},
-		workloads: map[string]map[label][]*workload{}, budget: maxSteps, lost: in.ContactLost,
+		workloads: map[string]map[label][]*workload{}, budget: maxSteps, contactLost: in.ContactLost,
+	}
+	if w.contactLost == nil {
+		w.contactLost = func(*mirror.Resource) (never time.Time) { return never }
 	}
 	for _, r := range slices.SortedFunc(slices.Values(in.Entries), compareResources) {
 		for _, h := range federation.Claims(r, federation.DefaultDomain) {
@@ -195,14 +191,11 @@ func (w *world) lookup(host string) (string, []*mirror.Resource) {
 
 // describe returns the service of a host that all are the entries of.
 func (w *world) describe(host string, all []*mirror.Resource) Service {
-	s := Service{Host: host, Ports: []Port{}}
+	s := Service{Host: host, Ports: []Port{}, ContactLost: map[string]time.Time{}}
 	clusters, seen := map[string]bool{}, map[Port]bool{}
 	add := func(cluster string, lost time.Time) {
 		clusters[cluster] = true
-		if since := s.ContactLost[cluster]; !lost.IsZero() && cluster != "" && (since.IsZero() || lost.Before(since)) {
-			if s.ContactLost == nil {
-				s.ContactLost = map[string]time.Time{}
-			}
+		if !lost.IsZero() {
 			s.ContactLost[cluster] = lost
 		}
 	}
@@ -229,6 +222,7 @@ func (w *world) describe(host string, all []*mirror.Resource) Service {
 		s.Entries = append(s.Entries, Entry{r.Key(), r.Source(), r.Cluster(), se.GetResolution().String(), se.GetExportTo(), len(endpoints), lost})
 	}
 	delete(clusters, "")
+	delete(s.ContactLost, "")
 	s.All, s.Clusters = len(s.Endpoints), slices.AppendSeq([]string{}, maps.Keys(clusters))
 	slices.Sort(s.Clusters)
 	return s

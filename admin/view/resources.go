@@ -10,6 +10,7 @@ import (
 	"meshrelay/federation/conflicts"
 	words "meshrelay/internal/text"
 	"meshrelay/mirror"
+	"meshrelay/services"
 )
 
 // Copies are the columns of a table of the copies of one resource.
@@ -55,6 +56,16 @@ var HostConflicts = Columns[conflicts.HostConflict]{
 	text("Claimed by", Claims),
 	age("Since", func(c conflicts.HostConflict) time.Time { return c.Since }),
 	text("Not united", func(c conflicts.HostConflict) string { return c.Apart }),
+}
+
+// Hybrids are the columns of a table of hosts whose parts come from different upstreams.
+var Hybrids = Columns[conflicts.Hybrid]{
+	text("Host", func(h conflicts.Hybrid) string { return h.Host }),
+	text("Parts", func(h conflicts.Hybrid) string {
+		return listOf(services.Service{More: map[string]int{"": h.More}}, "", h.Parts, func(p conflicts.Part) string {
+			return fmt.Sprintf("%s %s from %s", p.Kind.Kind, words.Name(p.Namespace+"/"+p.Name), p.Source)
+		})
+	}),
 }
 
 // maxClaims is the most claims of a host that are listed.

@@ -17,13 +17,8 @@ var Services = Columns[services.Service]{
 	text("Ports", func(s services.Service) string {
 		return listOf(s, "ports", s.Ports, func(p services.Port) string { return strings.TrimSpace(fmt.Sprintf("%d %s", p.Number, p.Name)) })
 	}),
-	level("Clusters", func(s services.Service, now time.Time) (shown string, l Level) {
-		shown = listOf(s, "clusters", s.Clusters, func(c string) string {
-			c, one := contact(c, s.ContactLost[c], now)
-			l = cmp.Or(l, one)
-			return c
-		})
-		return shown, l
+	timed("Clusters", func(s services.Service, now time.Time) string {
+		return listOf(s, "clusters", s.Clusters, func(c string) string { return contact(c, s.ContactLost[c], now) })
 	}),
 	number("Endpoints", func(s services.Service) int { return s.All }),
 }
@@ -31,7 +26,7 @@ var Services = Columns[services.Service]{
 // ServiceEntries are the columns of a table of the ServiceEntries of a host.
 var ServiceEntries = Columns[services.Entry]{
 	text("Name", func(e services.Entry) string { return words.Name(e.Namespace + "/" + e.Name) }),
-	level("Upstream", func(e services.Entry, now time.Time) (string, Level) { return contact(e.Upstream, e.ContactLost, now) }),
+	timed("Upstream", func(e services.Entry, now time.Time) string { return contact(e.Upstream, e.ContactLost, now) }),
 	text("Cluster", func(e services.Entry) string { return e.Cluster }),
 	text("Resolution", func(e services.Entry) string { return e.Resolution }),
 	text("Exported to", func(e services.Entry) string { return cmp.Or(strings.Join(e.ExportTo, ", "), "*") }),
@@ -52,17 +47,15 @@ var Endpoints = Columns[services.Endpoint]{
 	text("Source", func(e services.Endpoint) string {
 		return e.From.Kind.Kind + " " + words.Name(e.From.Namespace+"/"+e.From.Name)
 	}),
-	level("Upstream", func(e services.Endpoint, now time.Time) (string, Level) {
-		return contact(e.Upstream, e.ContactLost, now)
-	}),
+	timed("Upstream", func(e services.Endpoint, now time.Time) string { return contact(e.Upstream, e.ContactLost, now) }),
 }
 
 // contact returns the name of a source or cluster, and for how long it is out of contact.
-func contact(name string, lost, now time.Time) (string, Level) {
+func contact(name string, lost, now time.Time) string {
 	if lost.IsZero() {
-		return name, ""
+		return name
 	}
-	return fmt.Sprintf("%s (out of contact for %s)", name, Ago(lost, now)), Warn
+	return fmt.Sprintf("%s (out of contact for %s)", name, Ago(lost, now))
 }
 
 // Service returns a service in a sentence.

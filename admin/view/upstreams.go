@@ -29,11 +29,11 @@ var Upstreams = Columns[upstreams.Status]{
 	level("State", func(u upstreams.Status, now time.Time) (string, Level) {
 		return UpstreamState(u, now), UpstreamLevel(u)
 	}),
-	level("Synced", func(u upstreams.Status, now time.Time) (string, Level) {
+	timed("Synced", func(u upstreams.Status, now time.Time) string {
 		if u.Synced && !u.ContactLost.IsZero() {
-			return "until " + Ago(u.ContactLost, now) + " ago", Warn
+			return "until " + Ago(u.ContactLost, now) + " ago"
 		}
-		return YesNo(u.Synced), ""
+		return YesNo(u.Synced)
 	}),
 	number("Resources", func(u upstreams.Status) int { return admin.Total(u.Resources) }),
 	number("Refused", func(u upstreams.Status) int { return u.RefusedTotal }),

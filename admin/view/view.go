@@ -73,7 +73,11 @@ func (c Columns[T]) Row(v T, now time.Time) []Cell {
 }
 
 func text[T any](title string, of func(T) string) Column[T] {
-	return Column[T]{title, func(v T, _ time.Time) Cell { return Cell{Text: of(v)} }}
+	return timed(title, func(v T, _ time.Time) string { return of(v) })
+}
+
+func timed[T any](title string, of func(T, time.Time) string) Column[T] {
+	return Column[T]{title, func(v T, now time.Time) Cell { return Cell{Text: of(v, now)} }}
 }
 
 func number[T any, N int | uint64](title string, of func(T) N) Column[T] {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"meshrelay/admin/view"
@@ -15,18 +14,17 @@ import (
 // contactTimeout bounds how long "get" waits for the admin address.
 const contactTimeout = 5 * time.Second
 
-// withoutContact asks the relay that served resources over xDS, by its admin address, which of them come from a source that is
-// out of contact, and returns notes about such sources. xDS does not tell that. Without an answer, or if another relay
-// answers, there are none.
+// withoutContact asks the admin address which of the served resources have a source that is out of contact, and returns notes
+// about such sources: xDS does not tell it. Without an answer, or if another relay answers, there are none.
 func (a *access) withoutContact(ctx context.Context, served []*mirror.Resource) (is func(*mirror.Resource) bool, notes []string) {
 	ctx, cancel := context.WithTimeout(ctx, contactTimeout)
 	defer cancel()
-	is, c := func(*mirror.Resource) bool { return false }, a.client()
+	c := a.client()
 	if v, err := c.Version(ctx); err != nil || !slices.ContainsFunc(served, func(r *mirror.Resource) bool {
 		path := r.Provenance().Path
 		return len(path) > 0 && path[len(path)-1] == v.Relay
 	}) {
-		return is, nil
+		return nil, nil
 	}
 	all, _ := c.Upstreams(ctx) // without an answer, nothing is marked
 	for _, u := range all {
@@ -38,7 +36,7 @@ func (a *access) withoutContact(ctx context.Context, served []*mirror.Resource) 
 		}
 	}
 	if len(notes) == 0 {
-		return is, nil
+		return nil, nil
 	}
 	lost := map[mirror.Key]string{}
 	versions, _ := c.ConfigVersions(ctx) // see above
@@ -52,7 +50,7 @@ func (a *access) withoutContact(ctx context.Context, served []*mirror.Resource) 
 
 // onOneHost reports whether two addresses, host:port, are of one host.
 func onOneHost(a, b string) bool {
-	one, _, _ := net.SplitHostPort(a) // a wrong address has no host
-	other, _, _ := net.SplitHostPort(b)
-	return one != "" && strings.EqualFold(one, other) || loopback.Host(one) && loopback.Host(other)
+	one, _, err := net.SplitHostPort(a)
+	other, _, _ := net.SplitHostPort(b) // a wrong address has no host
+	return err == nil && one == other || loopback.Host(one) && loopback.Host(other)
 }

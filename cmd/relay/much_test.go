@@ -100,6 +100,10 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 			Winner: "east", Losers: []string{"west", "north"}, Reason: "first in the order of the upstreams", Since: time.Now(),
 		})
 	}
+	mixed := make([]conflicts.Hybrid, 1000)
+	for i := range mixed {
+		mixed[i] = conflicts.Hybrid{Host: fmt.Sprintf("service-%06d.example", i), Parts: []conflicts.Part{{Key: contested[i].Key, Source: "east"}, {Key: contested[i].Key, Source: "west"}}}
+	}
 	refused := make([]intake.LeftOut, 100)
 	for i := range refused {
 		refused[i] = intake.LeftOut{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "namespace-of-a-team", Name: fmt.Sprintf("service-entry-%06d", i), Reason: "hosts", Detail: "it claims a host that hosts.include does not cover"}
@@ -123,7 +127,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	}
 	debug := admin.NewDebug(admin.Views{
 		Upstreams: sources, Contests: func(...mirror.Kind) []conflicts.KeyConflict { return contested },
-		HostConflicts: func() []conflicts.HostConflict { return nil }, Events: journal,
+		HostConflicts: func() []conflicts.HostConflict { return nil }, Hybrids: func() []conflicts.Hybrid { return mixed }, Events: journal,
 		LeftOut:   func() []intake.LeftOut { return refused },
 		Resources: mirror.NewAggregate(), Replicas: func() []orders.Replica { return nil },
 	}, clients)
@@ -167,7 +171,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 		"upstreams": {append([]string{"upstreams"}, at...), 0},
 		"clients":   {append([]string{"clients"}, at...), 600},
 		"client":    {append([]string{"client", "istiod-0999.istio-system"}, at...), 0},
-		"conflicts": {append([]string{"conflicts"}, at...), 9600},
+		"conflicts": {append([]string{"conflicts"}, at...), 10_600},
 		"held":      {append([]string{"upstreams", "--held"}, at...), 39_600},
 		"history":   {append([]string{"history", "east"}, at...), 1600},
 		"changes":   {append([]string{"history", "east", "7", "--diff"}, at...), 0},

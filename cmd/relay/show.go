@@ -337,13 +337,14 @@ func newConflicts(access *access) *cobra.Command {
 time. Also list the hosts that different resources claim for the same clients. Neither is an error:
 the merge policy selects one copy of a resource, and all resources of a host are served, unless
 hostConflicts gives it to one upstream or to none: what is not served is in the first list. Then come
-the resources that import.hosts leaves out. MeshConfig is not listed: each upstream has one, for its own
+the hosts whose ServiceEntry, rules and routes come from different upstreams, and the resources that
+import.hosts leaves out. MeshConfig is not listed: each upstream has one, for its own
 mesh.`,
 		Example: `  relay conflicts
   relay conflicts --kind serviceentries -o json`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		all, err := c.Conflicts(cmd.Context(), kind)
-		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), Refused: cut(&rows, all.Refused)}
+		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), Hybrids: cut(&rows, all.Hybrids), Refused: cut(&rows, all.Refused)}
 		return out.rows(cmd, &rows, err, all, cliview.Conflicts(shown, time.Now()))
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "list this `kind` only")

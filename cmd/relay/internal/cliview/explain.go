@@ -93,6 +93,10 @@ func Conflicts(all admin.Conflicts, now time.Time) string {
 	} else {
 		p.table(tableOf(view.HostConflicts, all.Hosts, now))
 	}
+	if len(all.Hybrids) > 0 {
+		p.WriteString("\nHosts whose parts come from different upstreams; hostConflicts: first gives each to one:\n\n")
+		p.table(tableOf(view.Hybrids, all.Hybrids, now))
+	}
 	if len(all.Refused) > 0 {
 		p.WriteString("\n")
 		p.table(tableOf(view.LeftOut, all.Refused, now))

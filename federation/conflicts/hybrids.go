@@ -1,0 +1,55 @@
+package conflicts
+
+import (
+	"cmp"
+	"slices"
+
+	"meshrelay/mirror"
+)
+
+// Hybrid is a host whose entry, rules and routes come from different upstreams: what an istiod makes of it, none of them means.
+type Hybrid struct {
+	Host string `json:"host"`
+	// Parts are the resources that somebody sees together with one of another kind and upstream: the first of each kind and
+	// upstream, then others. More is the number of those that are not listed.
+	Parts []Part `json:"parts"`
+	More  int    `json:"more,omitempty"`
+}
+
+// Part is a resource that claims the host of a Hybrid.
+type Part struct {
+	mirror.Key
+	Source string `json:"source"`
+}
+
+// Hybrids returns the hosts whose parts come from different upstreams, sorted. It compares at most maxScopes claims and
+// namespaces. What is not compared counts as seen together.
+func (t *Tracker) Hybrids() (all []Hybrid) {
+	contests := t.resources.Mixed()
+	slices.SortFunc(contests, func(a, b mirror.Contest) int { return cmp.Compare(a.What, b.What) })
+	room := maxScopes
+	for _, c := range contests {
+		slices.SortFunc(c.Claims, func(a, b mirror.Claimed) int { return mirror.CompareKeys(a.Key(), b.Key()) })
+		h, others, seen := Hybrid{Host: c.What}, []Part(nil), map[Part]bool{}
+		for _, a := range c.Claims {
+			if !slices.ContainsFunc(c.Claims, func(b mirror.Claimed) bool {
+				room -= 1 + len(a.Scopes)
+				return a.Source() != b.Source() && a.Kind() != b.Kind() && (room < 0 || a.Meets(b))
+			}) {
+				continue
+			}
+			part, of := Part{a.Key(), a.Source()}, Part{mirror.Key{Kind: a.Kind()}, a.Source()}
+			if seen[of] {
+				others = append(others, part)
+				continue
+			}
+			seen[of], h.Parts = true, append(h.Parts, part)
+		}
+		if h.Parts = append(h.Parts, others...); len(h.Parts) > 0 {
+			shown := min(len(h.Parts), maxShown)
+			h.Parts, h.More = h.Parts[:shown], len(h.Parts)-shown
+			all = append(all, h)
+		}
+	}
+	return all
+}
