@@ -53,8 +53,7 @@ func (d *Debug) named(kind mirror.Kind, namespace, name string) []*mirror.Resour
 type ConfigVersion struct {
 	mirror.Key
 	// Version is the resourceVersion of the object in /debug/configz.
-	Version string `json:"version"`
-	// ContactLost is since when its source is out of contact, zero in contact.
+	Version     string    `json:"version"`
 	ContactLost time.Time `json:"contactLost,omitzero"`
 }
 

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/federation/conflicts"
 	"meshrelay/federation/merge"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -29,6 +30,23 @@ func TestConflictsAreListed(t *testing.T) {
 	}
 	if code, _, _ := f.do(t, request{path: "/debug/conflicts?kind=nonsense"}); code != 400 {
 		t.Errorf("an unknown kind: %d", code)
+	}
+}
+
+// TestHybridsAreListedByTheKindsOfTheirParts.
+func TestHybridsAreListedByTheKindsOfTheirParts(t *testing.T) {
+	f := newFixture(t, Config{})
+	rules := mirror.Kind{Group: "networking.istio.io", Kind: "DestinationRule"}
+	f.deps.Debug.views.Hybrids = func() []conflicts.Hybrid {
+		return []conflicts.Hybrid{{Host: "db.example", Parts: []conflicts.Part{
+			{Key: mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}, Source: "east"}, {Key: mirror.Key{Kind: rules, Namespace: "shop", Name: "db"}, Source: "west"},
+		}}}
+	}
+	for query, want := range map[string]int{"": 1, "?kind=dr": 1, "?kind=se": 1, "?kind=vs": 0} {
+		var all Conflicts
+		if err := json.Unmarshal([]byte(f.get(t, "/debug/conflicts"+query)), &all); err != nil || len(all.Hybrids) != want {
+			t.Errorf("%q: %+v, %v", query, all.Hybrids, err)
+		}
 	}
 }
 

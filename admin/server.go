@@ -209,9 +209,8 @@ func (s *Server) serve(ctx context.Context, lis *places, idle time.Duration) err
 // Version describes a running relay: its build, name, start, socket and memory.
 type Version struct {
 	buildinfo.Info
-	// Name is the relay's node.id.
-	Name string `json:"name,omitempty"`
-	// Relay is its name in provenance.
+	// Name is the relay's node.id, Relay its name in provenance.
+	Name    string    `json:"name,omitempty"`
 	Relay   string    `json:"relay,omitempty"`
 	Started time.Time `json:"started,omitzero"`
 	// AdminSocket is the path of the open Unix socket on the relay's host, or empty.

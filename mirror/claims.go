@@ -227,8 +227,8 @@ func (c Claims) met() []string {
 	return append([]string{bucketWide}, c.Scopes...)
 }
 
-// meets reports whether somebody sees both claims.
-func (c Claims) meets(o Claims) bool {
+// Meets reports whether somebody sees both claims.
+func (c Claims) Meets(o Claims) bool {
 	if c.Scopes == nil || o.Scopes == nil {
 		return true
 	}
@@ -360,10 +360,8 @@ func (x *claims) each(c *claimant, f func(in bucket, c *claimant)) {
 }
 
 func (x *claims) contest(k contested, is bool) {
-	if is {
+	if delete(x.several, k); is {
 		x.several[k] = struct{}{}
-	} else {
-		delete(x.several, k)
 	}
 }
 
@@ -477,7 +475,7 @@ func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, unit
 					if a.mainOf(o.resource.ref()) == a.mainOf(k) || slices.Contains(united, o.resource.Key()) {
 						continue
 					}
-					if looks += 1 + (len(mine.Scopes)+len(o.claims().Scopes))/maxScopes; looks > maxLooks || mine.meets(o.claims()) && a.servesCopy(o, accept) {
+					if looks += 1 + (len(mine.Scopes)+len(o.claims().Scopes))/maxScopes; looks > maxLooks || mine.Meets(o.claims()) && a.servesCopy(o, accept) {
 						return x.by.Reason(o.resource, what)
 					}
 				}
@@ -521,19 +519,9 @@ type Claimed struct {
 	Since  time.Time // when the copy began to claim what it claims now
 }
 
-// Meets reports whether somebody sees both.
-func (c Claimed) Meets(o Claimed) bool {
-	return Claims{Scopes: c.Scopes}.meets(Claims{Scopes: o.Scopes})
-}
-
-// Contests returns what several keys of a kind claim, in no order, without siblings of other keys. Whether anybody sees several
-// of the claims is not judged.
-func (a *Aggregate) Contests() []Contest { return a.contests(false) }
-
-// Mixed returns what resources of several kinds and several sources claim, as Contests does.
-func (a *Aggregate) Mixed() []Contest { return a.contests(true) }
-
-func (a *Aggregate) contests(mixed bool) (all []Contest) {
+// Contests returns what several keys of a kind or, with mixed, several kinds and several sources claim, in no order, without
+// siblings of other keys. Whether anybody sees several of the claims is not judged.
+func (a *Aggregate) Contests(mixed bool) (all []Contest) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	if a.claims == nil {

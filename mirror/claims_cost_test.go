@@ -71,7 +71,7 @@ func TestAClaimThatDecidesNothingCostsItsOwn(t *testing.T) {
 		if f.claims.marks > 0 || merged != 33 || looks > 12*merged {
 			t.Errorf("%d keys are queued and %d merged for 33 changes of one, with %d looks into the store", f.claims.marks, merged, looks)
 		}
-		if all := f.Contests(); len(all) != 1 || len(all[0].Claims) != n-1 {
+		if all := f.Contests(false); len(all) != 1 || len(all[0].Claims) != n-1 {
 			t.Errorf("%d contests, want one of all others", len(all))
 		}
 	}

@@ -91,25 +91,23 @@ type Port struct {
 // Entry is a ServiceEntry of a host.
 type Entry struct {
 	mirror.Key
-	Upstream   string   `json:"upstream"`
-	Cluster    string   `json:"cluster,omitempty"`
-	Resolution string   `json:"resolution"`
-	ExportTo   []string `json:"exportTo,omitempty"`
-	Endpoints  int      `json:"endpoints"`
-	// ContactLost is since when the source of the entry is out of contact, zero in contact.
+	Upstream    string    `json:"upstream"`
+	Cluster     string    `json:"cluster,omitempty"`
+	Resolution  string    `json:"resolution"`
+	ExportTo    []string  `json:"exportTo,omitempty"`
+	Endpoints   int       `json:"endpoints"`
 	ContactLost time.Time `json:"contactLost,omitzero"`
 }
 
 // world has the indexes of an Input.
 type world struct {
-	query     Query
-	entries   map[string][]*mirror.Resource // by host, sorted
-	copies    map[mirror.Key][]*mirror.Resource
-	resources map[string][]*mirror.Resource // WorkloadEntries by namespace
-	workloads map[string]map[label][]*workload
-	budget    int
-	partial   bool // the budget is used up
-	// contactLost is that of the Input.
+	query       Query
+	entries     map[string][]*mirror.Resource // by host, sorted
+	copies      map[mirror.Key][]*mirror.Resource
+	resources   map[string][]*mirror.Resource // WorkloadEntries by namespace
+	workloads   map[string]map[label][]*workload
+	budget      int
+	partial     bool // the budget is used up
 	contactLost func(*mirror.Resource) time.Time
 }
 

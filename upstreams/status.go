@@ -42,8 +42,7 @@ type Status struct {
 	// State is the present state, entered at Since.
 	State State     `json:"state"`
 	Since time.Time `json:"since"`
-	// ContactLost is since when the source is out of contact, as far as that is known: its last contact, or else Since. It
-	// is zero in contact.
+	// ContactLost is since when the source is out of contact: its last known contact, or else Since. It is zero in contact.
 	ContactLost time.Time `json:"contactLost,omitzero"`
 	intake.Status
 	// Address is host:port or a path. Addresses has the addresses of an xds source, in order of preference.

@@ -179,10 +179,7 @@ func UpstreamLevel(u upstreams.Status) Level {
 
 // UpstreamState returns the state of an upstream, its age, and whether the upstream is stale, held or frozen.
 func UpstreamState(u upstreams.Status, now time.Time) string {
-	state := string(u.State)
-	if u.State == upstreams.StateSynced {
-		state = "in sync" // now, and not once
-	}
+	state := strings.Replace(string(u.State), string(upstreams.StateSynced), "in sync", 1) // now, and not once
 	if !u.Since.IsZero() {
 		state += " for " + Ago(u.Since, now)
 	}

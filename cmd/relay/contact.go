@@ -2,22 +2,17 @@ package main
 
 import (
 	"context"
-	"net"
 	"slices"
 	"time"
 
 	"meshrelay/admin/view"
-	"meshrelay/internal/loopback"
 	"meshrelay/mirror"
 )
-
-// contactTimeout bounds how long "get" waits for the admin address.
-const contactTimeout = 5 * time.Second
 
 // withoutContact asks the admin address which of the served resources have a source that is out of contact, and returns notes
 // about such sources: xDS does not tell it. Without an answer, or if another relay answers, there are none.
 func (a *access) withoutContact(ctx context.Context, served []*mirror.Resource) (is func(*mirror.Resource) bool, notes []string) {
-	ctx, cancel := context.WithTimeout(ctx, contactTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	c := a.client()
 	if v, err := c.Version(ctx); err != nil || !slices.ContainsFunc(served, func(r *mirror.Resource) bool {
@@ -46,11 +41,4 @@ func (a *access) withoutContact(ctx context.Context, served []*mirror.Resource) 
 		}
 	}
 	return func(r *mirror.Resource) bool { return lost[r.Key()] != "" && lost[r.Key()] == r.SourceVersion() }, notes
-}
-
-// onOneHost reports whether two addresses, host:port, are of one host.
-func onOneHost(a, b string) bool {
-	one, _, err := net.SplitHostPort(a)
-	other, _, _ := net.SplitHostPort(b) // a wrong address has no host
-	return err == nil && one == other || loopback.Host(one) && loopback.Host(other)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"meshrelay/cmd/relay/internal/lister"
 	"meshrelay/cmd/relay/internal/selection"
 	"meshrelay/downstream"
+	"meshrelay/internal/loopback"
 	"meshrelay/mirror"
 )
 
@@ -95,10 +97,9 @@ CLUSTER is the cluster of that upstream, RELAYS are all relays on the way, and V
 at this server: equal content has equal versions on every relay. The server does not send when a
 relay received the content: "relay explain" shows this under SINCE.
 
-A "*" behind UPSTREAM marks a resource whose source is out of contact: it is listed as it was then. A
-line below the table names such sources. xDS does not tell this: the command asks the admin address of
-the relay, if that is on the same host or --admin is given. With --watch and other formats nothing is
-marked.
+A "*" behind UPSTREAM marks what is listed as it was when its source lost contact; a line on standard
+error names the source. xDS does not tell it: the command asks the relay's admin address, if --server
+is on loopback or --admin is given. --watch and other formats mark nothing.
 
 With --state, it reads the state.dir of a relay that is down: what each upstream had last, after import
 and rewrite rules, and before the merge. Without KIND, it then lists the upstreams.`,
@@ -236,7 +237,8 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 			found.Groups = cutGroups(&o.rows, found.Groups)
 		}
 		var notes []string
-		if opts.Tabular() && o.disk.dir == "" && (cmd.Flags().Changed("admin") || onOneHost(o.access.Server, o.relay.address)) {
+		host, _, _ := net.SplitHostPort(o.access.Server) // it was correct
+		if opts.Tabular() && o.disk.dir == "" && (loopback.Host(host) || cmd.Flags().Changed("admin")) {
 			opts.Lost, notes = o.relay.withoutContact(ctx, resources)
 		}
 		if err := printResources(cmd, found.Groups, opts, o.output); err != nil {

@@ -171,7 +171,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 		"upstreams": {append([]string{"upstreams"}, at...), 0},
 		"clients":   {append([]string{"clients"}, at...), 600},
 		"client":    {append([]string{"client", "istiod-0999.istio-system"}, at...), 0},
-		"conflicts": {append([]string{"conflicts"}, at...), 10_600},
+		"conflicts": {append([]string{"conflicts"}, at...), 10_500},
 		"held":      {append([]string{"upstreams", "--held"}, at...), 39_600},
 		"history":   {append([]string{"history", "east"}, at...), 1600},
 		"changes":   {append([]string{"history", "east", "7", "--diff"}, at...), 0},

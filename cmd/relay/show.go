@@ -344,7 +344,9 @@ mesh.`,
   relay conflicts --kind serviceentries -o json`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		all, err := c.Conflicts(cmd.Context(), kind)
-		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), Hybrids: cut(&rows, all.Hybrids), Refused: cut(&rows, all.Refused)}
+		few := rowLimit{most: (rows.most + 3) / 4} // their rows are long
+		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), Hybrids: cut(&few, all.Hybrids), Refused: cut(&rows, all.Refused)}
+		rows.left += few.left
 		return out.rows(cmd, &rows, err, all, cliview.Conflicts(shown, time.Now()))
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "list this `kind` only")

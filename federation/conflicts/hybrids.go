@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -22,10 +23,10 @@ type Part struct {
 	Source string `json:"source"`
 }
 
-// Hybrids returns the hosts whose parts come from different upstreams, sorted. It compares at most maxScopes claims and
-// namespaces. What is not compared counts as seen together.
+// Hybrids returns the hosts, without "*", whose parts come from different upstreams, sorted. What it does not compare, because
+// of maxScopes, counts as seen together.
 func (t *Tracker) Hybrids() (all []Hybrid) {
-	contests := t.resources.Mixed()
+	contests := slices.DeleteFunc(t.resources.Contests(true), func(c mirror.Contest) bool { return c.What == federation.AnyHost })
 	slices.SortFunc(contests, func(a, b mirror.Contest) int { return cmp.Compare(a.What, b.What) })
 	room := maxScopes
 	for _, c := range contests {
@@ -34,7 +35,7 @@ func (t *Tracker) Hybrids() (all []Hybrid) {
 		for _, a := range c.Claims {
 			if !slices.ContainsFunc(c.Claims, func(b mirror.Claimed) bool {
 				room -= 1 + len(a.Scopes)
-				return a.Source() != b.Source() && a.Kind() != b.Kind() && (room < 0 || a.Meets(b))
+				return a.Source() != b.Source() && a.Kind() != b.Kind() && (room < 0 || mirror.Claims{Scopes: a.Scopes}.Meets(mirror.Claims{Scopes: b.Scopes}))
 			}) {
 				continue
 			}

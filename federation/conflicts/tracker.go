@@ -62,7 +62,7 @@ func (t *Tracker) panicked(key mirror.Key, p *mirror.Panic) {
 func (t *Tracker) KeyConflicts(kinds ...mirror.Kind) []KeyConflict { return t.keys.List(kinds...) }
 
 // HostConflicts returns the hosts that several resources claim.
-func (t *Tracker) HostConflicts() []HostConflict { return hostConflicts(t.resources.Contests()) }
+func (t *Tracker) HostConflicts() []HostConflict { return hostConflicts(t.resources.Contests(false)) }
 
 // Counts returns how many keys several sources have, and how many hosts several keys claim.
 func (t *Tracker) Counts() (keys, hosts int) { return t.keys.Len(), len(t.HostConflicts()) }

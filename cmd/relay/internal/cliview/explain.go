@@ -94,7 +94,7 @@ func Conflicts(all admin.Conflicts, now time.Time) string {
 		p.table(tableOf(view.HostConflicts, all.Hosts, now))
 	}
 	if len(all.Hybrids) > 0 {
-		p.WriteString("\nHosts whose parts come from different upstreams; hostConflicts: first gives each to one:\n\n")
+		p.WriteString("\nHosts whose parts come from different upstreams:\n\n")
 		p.table(tableOf(view.Hybrids, all.Hybrids, now))
 	}
 	if len(all.Refused) > 0 {

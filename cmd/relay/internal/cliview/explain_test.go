@@ -58,3 +58,15 @@ func TestAHostThatManyClaimIsOneLineOfBoundedLength(t *testing.T) {
 		t.Errorf("%d bytes: %.300s", len(got), got)
 	}
 }
+
+func TestHostsWhosePartsComeFromDifferentUpstreamsFollowTheConflicts(t *testing.T) {
+	key := func(kind string) mirror.Key {
+		return mirror.Key{Kind: mirror.Kind{Group: "networking.istio.io", Kind: kind}, Namespace: "payments", Name: "bank"}
+	}
+	h := conflicts.Hybrid{Host: "api.bank.example", Parts: []conflicts.Part{{Key: key("ServiceEntry"), Source: "east"}, {Key: key("DestinationRule"), Source: "west"}}, More: 7}
+	want := "No two resources claim the same host.\n\nHosts whose parts come from different upstreams:\n\nHOST               PARTS\n" +
+		"api.bank.example   ServiceEntry payments/bank from east, DestinationRule payments/bank from west, 7 more\n"
+	if got := Plain(Conflicts(admin.Conflicts{Hybrids: []conflicts.Hybrid{h}}, testNow)); !strings.HasSuffix(got, want) {
+		t.Errorf("%s\nwant at the end\n%s", got, want)
+	}
+}
