@@ -48,6 +48,7 @@ type issuing struct {
 	mu      sync.Mutex
 	tokens  []string // of the streams
 	refuses string   // the token that the server denies
+	less    bool     // it knows the token, and denies the request
 }
 
 const tokenPath = "/api/v1/namespaces/istio-system/serviceaccounts/reader/token"
@@ -75,9 +76,11 @@ func (p *issuing) judge(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo,
 	token := strings.Join(md.Get("authorization"), " and ")
 	p.mu.Lock()
 	p.tokens = append(p.tokens, token)
-	bad := p.refuses != "" && "Bearer "+p.refuses == token
+	bad, less := p.refuses != "" && "Bearer "+p.refuses == token, p.less
 	p.mu.Unlock()
-	if bad {
+	if bad && less {
+		return status.Error(codes.PermissionDenied, "not this one")
+	} else if bad {
 		return status.Error(codes.Unauthenticated, "who is it?")
 	}
 	return next(srv, ss)
@@ -124,6 +127,12 @@ func (p *issuing) last() jwt.Claims {
 		p.t.Fatalf("the stream has the token %q", token)
 	}
 	return c
+}
+
+func (p *issuing) streams() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.tokens)
 }
 
 func (p *issuing) asked() int { return p.api.Asked("POST " + tokenPath) }
@@ -273,6 +282,13 @@ func TestATokenThatIsDeniedIsReplaced_C19(t *testing.T) {
 		if p.asked() != 2 {
 			t.Errorf("a new token was replaced: %d requests", p.asked())
 		}
+		p.mu.Lock()
+		p.less = true
+		p.mu.Unlock()
+		p.after(20 * time.Minute)
+		if p.again(); p.asked() != 2 {
+			t.Errorf("an account without rights got %d tokens", p.asked())
+		}
 	})
 }
 
@@ -280,11 +296,25 @@ func TestATokenThatIsDeniedIsReplaced_C19(t *testing.T) {
 func TestBothStreamsShareTheToken_C19(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newIssuing(t)
+		var source *Source
+		tune := p.tune
+		p.tune = func(s *Source) {
+			source = s
+			tune(s)
+		}
 		p.run(func(u *config.Upstream) { u.Services.Mode = config.ServicesDiscover })
-		p.after(time.Minute)
+		p.after(time.Second)
+		before := p.streams()
+		if err := source.endpoints.want(map[string]struct{}{"outbound|80||a.shop.svc.cluster.local": {}}); err != nil {
+			t.Fatal(err)
+		}
+		p.after(10 * time.Second)
+		if p.streams() == before {
+			t.Fatal("there is no stream for endpoints")
+		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.asked() != 1 || len(p.tokens) < 2 || len(slices.Compact(slices.Clone(p.tokens))) != 1 {
+		if p.asked() != 1 || len(slices.Compact(slices.Clone(p.tokens))) != 1 {
 			t.Errorf("%d requests, %d streams with the tokens %q", p.asked(), len(p.tokens), p.tokens)
 		}
 	})
