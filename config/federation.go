@@ -32,6 +32,8 @@ const (
 	ServicesAsIs     = "asIs"
 	ServicesGateway  = "gateway"
 	ServicesDiscover = "discover"
+
+	ServicesExported = "exported" // of Services.Only
 )
 
 // Services configures the ServiceEntries that an istiod generates from Kubernetes services. These
@@ -44,6 +46,8 @@ type Services struct {
 	Network string `yaml:"network,omitempty"`
 	// Selector is a label selector of Services, for API servers. Empty: all.
 	Selector string `yaml:"selector,omitempty"`
+	// Only is exported to share only Services that have a ServiceExport of the MCS API, for API servers. Empty: all.
+	Only string `yaml:"only,omitempty" oneof:"exported"`
 	// Pods is whether the Pods of an API server are read. Nil: they are.
 	Pods *bool `yaml:"pods,omitempty"`
 	// Ambient tells how clients reach Pods in an ambient mesh: by HBONE. Empty: as other Pods.

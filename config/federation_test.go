@@ -78,6 +78,9 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 			"15: upstreams[3].services.mode: services become ServiceEntries, and import leaves those out", "15: upstreams[3].services.pods: only for API servers with mode: discover"}},
 		{"labels of services that an istiod does not tell", "  services: {mode: discover, selector: a, pods: false}\n", []string{
 			"7: upstreams[0].services.selector: only for the services of API servers", "7: upstreams[0].services.pods: only for API servers with mode: discover"}},
+		{"exports that an istiod does not tell", "  services: {mode: discover, only: exported}\n- {name: k, kubernetes: {cluster: {inCluster: true}}, services: {only: exported}}\n- {name: l, kubernetes: {cluster: {inCluster: true}}, services: {mode: discover, only: all}}\n", []string{
+			"7: upstreams[0].services.only: only for the services of API servers in the modes gateway and discover: an istiod does not tell which services have a ServiceExport",
+			"8: upstreams[1].services.only: only for the services of API servers", `9: upstreams[2].services.only: "all": want one of exported`}},
 		{"HBONE of pods that are not read", "  services: {mode: discover, ambient: hbone}\n- {name: k, kubernetes: {cluster: {inCluster: true}}, services: {mode: discover, pods: false, ambient: hbone}}\n- {name: l, kubernetes: {cluster: {inCluster: true}}, services: {mode: discover, ambient: on}}\n", []string{
 			"7: upstreams[0].services.ambient: only for API servers with mode: discover", "8: upstreams[1].services.ambient: only for API servers", `9: upstreams[2].services.ambient: "on": want one of hbone`}},
 		{"merge", "merge:\n- {policy: oldest}\n- {kinds: [vs], policy: union}\n- {kinds: [vs, nonsense]}\n- {policy: newest}\n- {}\n", []string{

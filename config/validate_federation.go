@@ -146,6 +146,7 @@ func (v *validator) services(at string, u Upstream) {
 	}
 	v.selector(at+".selector", s.Selector)
 	v.errorIf(s.Selector != "" && (!u.OfAPIServer() || s.Mode == ServicesOmit), at+".selector", "only for the services of API servers in the modes gateway and discover: an istiod does not tell the labels of a service")
+	v.errorIf(s.Only != "" && (!u.OfAPIServer() || s.Mode == ServicesOmit), at+".only", "only for the services of API servers in the modes gateway and discover: an istiod does not tell which services have a ServiceExport")
 	v.errorIf(s.Pods != nil && (!u.OfAPIServer() || s.Mode != ServicesDiscover), at+".pods", "only for API servers with mode: discover")
 	v.errorIf(s.Ambient != "" && (!u.OfAPIServer() || !s.ReadsPods()), at+".ambient", "only for API servers with mode: discover, and not with pods: false")
 	v.errorIf(s.Mode == ServicesGateway && u.movesServices(), at+".mode", "a gateway routes by the service names of its own mesh, and rewrite changes them: leave out rewrite.namespaces, namespacePrefix and the mapping of the cluster domain, or choose another mode")

@@ -63,7 +63,7 @@ func (s *Source) newReflector(c *collection, sink reflector.Sink) *reflector.Ref
 		Pace:  reflector.Pace{Retry: s.pace.retry, RetryMax: s.pace.retryMost, Request: s.pace.asks, Ended: s.pace.grace / 3, Forgive: s.pace.forgive},
 		Begin: func() *object.Reading { return s.lists.Begin(c.Kind == ledger.Namespaces) },
 	}
-	if c.Selected {
+	if c.Selected && (c.Kind != exportKind || c.converter != nil) { // what is made of Services is not selected
 		cfg.Selector = s.section.Selector
 	}
 	if c.Kind == ledger.Namespaces || c.Kind == definitionKind {

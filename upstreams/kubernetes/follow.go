@@ -51,7 +51,7 @@ func (s *Source) inputs() (all []discovery.Resource) {
 // needed reports whether clients wait for a kind even if the relay is not allowed to read it.
 func (s *Source) needed(k mirror.Kind) bool {
 	input := slices.ContainsFunc(s.inputs(), func(r discovery.Resource) bool { return r.Kind == k })
-	return s.named[k] || input && !isOptional(k) || k == ledger.Namespaces && s.selection != nil || k == meshKind
+	return s.named[k] || (input || s.readsInput(k)) && !isOptional(k) || k == ledger.Namespaces && s.selection != nil || k == meshKind
 }
 
 // definitionsChanged requests an early discovery, and a few more after it.
@@ -121,14 +121,14 @@ func (s *Source) fetch(ctx context.Context, c *apiserver.Conn) (*discovery.Answe
 		return nil, err
 	}
 	defer s.discoveries.Release(1)
-	return discovery.Fetch(ctx, c, s.kinds)
+	return discovery.Fetch(ctx, c, s.sought)
 }
 
 // follow starts to follow new kinds of an answer, and drops kinds that are gone.
 func (s *Source) follow(ctx context.Context, a *discovery.Answer) {
 	var fresh []*collection
 	first := s.discovered()
-	for _, k := range s.kinds {
+	for _, k := range s.sought {
 		if !s.wants(k) {
 			continue
 		}

@@ -51,7 +51,7 @@ func (s *Source) probe(ctx context.Context, now time.Time) []doctor.Finding {
 		}
 		return append(found, finding)
 	}
-	all, err := discovery.Fetch(ctx, c, s.kinds)
+	all, err := discovery.Fetch(ctx, c, s.sought)
 	if err != nil {
 		return append(found, apiserver.Finding(c.Server(), err))
 	}
@@ -126,6 +126,9 @@ func (s *Source) permissions(ctx context.Context, c *apiserver.Conn, all *discov
 	if may > 0 {
 		found = append(found, doctor.Good("permissions", c.Server(), "%d kinds can be listed and watched", may))
 	}
+	if s.readsInput(exportKind) && len(all.Kinds[exportKind]) == 0 {
+		found = append(found, doctor.Doubt("services", c.Server(), noExports, "no Service has a ServiceExport there, and services.only is exported", "install the CRD of the MCS API, or leave services.only out"))
+	}
 	if s.section.Ingress.Mode == modeMesh {
 		if _, err := s.meshOptions(ctx, c); err != nil {
 			found = append(found, doctor.Bad("ingress", c.Server(), "the MeshConfig can not be read", text.Abbreviate(apiserver.Cause(err)), "let the relay get that ConfigMap, correct ingress.meshConfig, or set ingress.mode to what the mesh has"))
@@ -139,7 +142,7 @@ func (s *Source) permissions(ctx context.Context, c *apiserver.Conn, all *discov
 
 // followed returns the resources that the source lists and watches on a server that serves them all.
 func (s *Source) followed(on *discovery.Answer) (all []discovery.Resource) {
-	for _, kind := range s.kinds {
+	for _, kind := range s.sought {
 		if best, is := on.Best(kind); is && s.wants(kind) {
 			all = append(all, best)
 		}

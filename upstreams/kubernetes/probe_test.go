@@ -120,6 +120,24 @@ func TestDoctorAsksForWhatServicesAreMadeOf(t *testing.T) {
 	}
 }
 
+func TestDoctorLooksForServiceExports(t *testing.T) {
+	s := serviceServer(t)
+	s.http = s.Start(t) // doctor dials
+	found := func(is bool, level doctor.Level, what string) {
+		t.Helper()
+		found := probed(t, &Config{Cluster: config.Cluster{Kubeconfig: s.kubeconfig("t")}}, config.Services{Mode: config.ServicesDiscover, Only: config.ServicesExported})
+		if is != slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Level == level && strings.Contains(f.What, what) }) {
+			t.Errorf("%+v", found)
+		}
+	}
+	found(true, doctor.Warning, noExports)
+	s.export("shop/db", "v1beta1")
+	found(false, doctor.Warning, noExports)
+	found(true, doctor.OK, "kinds can be listed and watched")
+	s.Set(func() { s.Fault = failing("/serviceexports", 403, "Forbidden") })
+	found(true, doctor.Failed, "may not list and watch serviceexports.multicluster.x-k8s.io")
+}
+
 // TestDoctorNamesTheNameOfAnAPIServer: the certificate of httptest is for 127.0.0.1 and example.com.
 func TestDoctorNamesTheNameOfAnAPIServer(t *testing.T) {
 	s := newAPIServer(t)

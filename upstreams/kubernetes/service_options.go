@@ -59,7 +59,7 @@ func (s *Source) readServiceOptions(ctx context.Context, conn *apiserver.Conn) e
 
 // optionsOf returns the options of services, without what is read of the cluster.
 func optionsOf(u config.Upstream) services.Options {
-	o := services.Options{Domain: u.DomainSuffix, Network: u.Services.Network, HBONE: u.Services.Ambient != ""}
+	o := services.Options{Domain: u.DomainSuffix, Network: u.Services.Network, HBONE: u.Services.Ambient != "", Exported: u.Services.Only == config.ServicesExported}
 	if u.Services.Selector != "" {
 		o.Selector, _ = labels.Parse(u.Services.Selector) // the config has been checked
 	}

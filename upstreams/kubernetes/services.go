@@ -25,9 +25,12 @@ var (
 	sliceKind = mirror.Kind{Group: "discovery.k8s.io", Kind: "EndpointSlice"}
 	podKind   = mirror.Kind{Kind: "Pod"}
 	nodeKind  = mirror.Kind{Kind: "Node"}
+	// exportKind is served only where the MCS API is installed, in the version that the server prefers: the names count.
+	exportKind = mirror.Kind{Group: "multicluster.x-k8s.io", Kind: "ServiceExport"}
 
 	serviceInputs = map[mirror.Kind]services.Input{
 		serviceKind: services.Services, sliceKind: services.Slices, podKind: services.Pods, nodeKind: services.Nodes, ledger.Namespaces: services.Namespaces, federation.WorkloadEntry: services.Workloads,
+		exportKind: services.Exports,
 	}
 
 	// endpointResources are what the endpoints of services are read from. Every server serves them in this version.
@@ -40,18 +43,20 @@ var (
 )
 
 // inputsOf returns the kinds of the inputs of services; true: they are mirrored as well.
-func inputsOf(s config.Services) map[mirror.Kind]bool {
-	switch s.Mode {
+func inputsOf(u config.Upstream) (all map[mirror.Kind]bool) {
+	switch u.Services.Mode {
 	case config.ServicesGateway:
-		return map[mirror.Kind]bool{serviceKind: false}
+		all = map[mirror.Kind]bool{serviceKind: false}
 	case config.ServicesDiscover:
-		all := map[mirror.Kind]bool{serviceKind: false, sliceKind: false, nodeKind: false, ledger.Namespaces: false, federation.WorkloadEntry: true}
-		if s.ReadsPods() {
+		all = map[mirror.Kind]bool{serviceKind: false, sliceKind: false, nodeKind: false, ledger.Namespaces: false, federation.WorkloadEntry: true}
+		if u.Services.ReadsPods() {
 			all[podKind] = false
 		}
-		return all
 	}
-	return nil
+	if u.Services.Only == config.ServicesExported {
+		all[exportKind] = slices.Contains(sectionOf(u).Kinds, exportKind.String())
+	}
+	return all
 }
 
 // isOptional reports whether services have endpoints without the objects of a kind. Where they can not be read when the
@@ -79,7 +84,7 @@ func decodeInput(kind mirror.Kind, o *object.Object) (object.Input, error) {
 
 // newServiceMaker returns what makes services for an upstream. It is nil if services.mode needs none.
 func newServiceMaker(u config.Upstream, o services.Options, feed upstreams.Feed, refused func(intake.Result)) *serviceMaker {
-	takes := inputsOf(u.Services)
+	takes := inputsOf(u)
 	if takes == nil {
 		return nil
 	}
@@ -100,6 +105,10 @@ func (m *serviceMaker) Answer() []intake.Update {
 			m.has[kind] = true
 			m.do(func(s *services.State) { s.Absent(serviceInputs[kind]) }) // they can not be read
 		}
+	}
+	// One answer of discovery that lacks the kind takes nothing away: what was made before stays until enough do.
+	if _, needs := m.takes[exportKind]; needs && !m.has[exportKind] && len(m.feed.Versions(intake.DerivedScope(federation.ServiceEntry).Name)) == 0 {
+		m.Synced(exportKind)
 	}
 	return m.derived.Answer()
 }

@@ -92,7 +92,8 @@ type Source struct {
 	name       string
 	section    *Config
 	pace       pace
-	kinds      []mirror.Kind // to follow
+	kinds      []mirror.Kind // to mirror
+	sought     []mirror.Kind // kinds, and the inputs that not every server has
 	named      map[mirror.Kind]bool
 	asked      func(mirror.Kind) bool
 	log        *slog.Logger
@@ -143,7 +144,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		selection:  ledger.NewSelection(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 		discoveries: semaphore.NewWeighted(1), lists: object.NewBudget(cfg.Limits.MaxBytes),
 	}
-	s.cfg, s.st, s.serviceOptions, s.takes = cfg, newStatus(), optionsOf(cfg), inputsOf(cfg.Services)
+	s.cfg, s.st, s.serviceOptions, s.takes = cfg, newStatus(), optionsOf(cfg), inputsOf(cfg)
 	s.meshNamespace, s.meshName = section.Ingress.Namespace, meshOf(cfg.Import.Revision)
 	for _, word := range cfg.Import.Kinds {
 		kinds, _ := mirror.ParseKinds(word) // the config has been checked
@@ -160,6 +161,9 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		if k, ok := kindOf(text); ok && !slices.Contains(s.kinds, k) {
 			s.kinds = append(s.kinds, k)
 		}
+	}
+	if s.sought = s.kinds; s.readsInput(exportKind) && !s.takes[exportKind] {
+		s.sought = append(slices.Clone(s.kinds), exportKind)
 	}
 	return s
 }

@@ -61,6 +61,8 @@ type status struct {
 	unusable []upstreams.FollowedKind
 }
 
+const noExports = "the cluster has no kind ServiceExport of multicluster.x-k8s.io, and shares no Service without it"
+
 func newStatus() status {
 	return status{
 		collections: map[mirror.Kind][]*collection{}, unknown: map[mirror.Kind]bool{},
@@ -320,5 +322,7 @@ func (s *Source) Describe(st *upstreams.Status) {
 		st.Following = append(st.Following, one)
 	}
 	st.Following = append(st.Following, s.st.unusable...)
-	st.Detail, st.Notes = d, d.notes()
+	if st.Detail, st.Notes = d, d.notes(); s.readsInput(exportKind) && s.st.found && len(s.st.collections[exportKind]) == 0 {
+		st.Notes = append(st.Notes, noExports+": install the CRD of the MCS API, or leave services.only out")
+	}
 }

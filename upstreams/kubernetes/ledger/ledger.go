@@ -285,11 +285,15 @@ func (l *Ledger) Hush(e *Entry) {
 func (l *Ledger) Drop(kind mirror.Kind) intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u := unchanged(kind)
-	u.Complete = true
-	result := l.feed.Tell(intake.Received{Updates: []intake.Update{u}})
+	var result intake.Result
+	if l.Mirrors(kind) {
+		u := unchanged(kind)
+		u.Complete = true
+		result = l.feed.Tell(intake.Received{Updates: []intake.Update{u}})
+	}
 	for _, d := range l.taking(kind) {
 		d.Replace(kind, "", nil)
+		d.Synced(kind)
 		l.tell(l.changes(d))
 	}
 	return result

@@ -32,12 +32,13 @@ const (
 	Nodes
 	Workloads // WorkloadEntries
 	Namespaces
+	Exports // ServiceExports
 	inputs
 )
 
 var (
-	kinds    = [inputs]string{"Service", "EndpointSlice", "Pod", "Node", "WorkloadEntry", "Namespace"}
-	decoders = [inputs]func(*object.Object) (content any, size int, err error){decodeService, decodeSlice, decodePod, decodeNode, decodeEntry, decodeNamespace}
+	kinds    = [inputs]string{"Service", "EndpointSlice", "Pod", "Node", "WorkloadEntry", "Namespace", "ServiceExport"}
+	decoders = [inputs]func(*object.Object) (content any, size int, err error){decodeService, decodeSlice, decodePod, decodeNode, decodeEntry, decodeNamespace, decodeExport}
 )
 
 // Name is the name of an object. Namespace is empty for Nodes and Namespaces.
@@ -47,7 +48,7 @@ type Name struct{ Namespace, Name string }
 type decoded struct {
 	in      Input
 	name    Name
-	content any // *service, *slice, *workload (a pod or a WorkloadEntry), *node or *namespace
+	content any // *service, *slice, *workload (a pod or a WorkloadEntry), *node, *namespace or *export
 	size    int
 }
 
@@ -199,6 +200,11 @@ func decodeService(o *object.Object) (any, int, error) {
 	v.entry = string(entry)
 	return v, size, err
 }
+
+// export is a ServiceExport. Its name is that of the Service, and nothing else in it counts.
+type export struct{}
+
+func decodeExport(*object.Object) (any, int, error) { return &export{}, 0, nil }
 
 // split splits an annotation at commas. An empty one has no parts.
 func split(s string) []string {

@@ -5,7 +5,7 @@
 // It must not know where its inputs come from, or who reads its outputs. Package federation/services knows what a
 // ServiceEntry can express, and how endpoints get into it.
 //
-// A State is told of Services, EndpointSlices, Pods, Nodes and WorkloadEntries, in any order. A Service gives the
+// A State is told of Services, EndpointSlices, Pods, Nodes, WorkloadEntries and ServiceExports, in any order. A Service gives the
 // ServiceEntry NAMESPACE/synthetic-NAME, without endpoints, as istiods make it (istio
 // pilot/pkg/serviceregistry/kube/conversion.go ConvertService, and ServiceToServiceEntry). It has the labels of the
 // Service, which an istiod does not tell, and lacks the accounts of alpha.istio.io/kubernetes-serviceaccounts, because

@@ -40,7 +40,7 @@ func (s *State) portOf(cluster string) (n Name, v *service, p *port) {
 	number, _ := strconv.ParseUint(strings.TrimPrefix(head, "outbound|"), 10, 32) // no port is 0
 	n.Name, host, _ = strings.Cut(host, ".")
 	n.Namespace, _, _ = strings.Cut(host, ".")
-	if v = get[service](s, Services, n); v == nil || s.options.leftOut(n, v) != "" {
+	if v = get[service](s, Services, n); v == nil || s.options.local(n, v) != "" {
 		return n, nil, nil
 	}
 	i := slices.IndexFunc(v.ports, func(p port) bool { return uint64(p.number) == number })

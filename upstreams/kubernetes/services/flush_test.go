@@ -38,6 +38,7 @@ func filled(t *testing.T) *world {
 	w.node("n1", "eu", "eu-1")
 	w.namespace("shop", "PreferClose")
 	w.workload("shop/vm", `"app":"db"`, `"address":"192.0.2.1"`)
+	w.set(Exports, "shop/db", `{}`)
 	w.Flush()
 	return w
 }
@@ -107,7 +108,15 @@ func TestAChangeFlushesWhatItChanges_K15(t *testing.T) {
 		"a domain": {func(w *world) { w.SetOptions(Options{Domain: "d"}) }, []string{
 			dbHTTP, "outbound|80||db.shop.svc.d", otherHTTP, "outbound|80||other.shop.svc.d", someApp, x, "shop/synthetic-db", "shop/synthetic-other",
 		}},
-		"a selector": {func(w *world) { w.SetOptions(Options{Selector: labels.SelectorFromSet(labels.Set{"a": "b"})}) }, []string{dbHTTP, otherHTTP, someApp, x, "shop/synthetic-db", "shop/synthetic-other"}},
+		"an export":     {func(w *world) { w.set(Exports, "shop/none", `{}`) }, []string{}},
+		"only exported": {func(w *world) { w.SetOptions(Options{Exported: true}) }, []string{dbHTTP, otherHTTP, someApp, x, "shop/synthetic-other"}},
+		"an export goes": {func(w *world) {
+			w.SetOptions(Options{Exported: true})
+			w.Flush()
+			w.Remove(Exports, Name{"shop", "db"})
+		}, []string{"shop/synthetic-db"}},
+		"an export comes": {func(w *world) { w.SetOptions(Options{Exported: true}); w.Flush(); w.set(Exports, "shop/other", `{}`) }, []string{"shop/synthetic-other"}},
+		"a selector":      {func(w *world) { w.SetOptions(Options{Selector: labels.SelectorFromSet(labels.Set{"a": "b"})}) }, []string{dbHTTP, otherHTTP, someApp, x, "shop/synthetic-db", "shop/synthetic-other"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := filled(t)
@@ -121,6 +130,8 @@ func TestAChangeFlushesWhatItChanges_K15(t *testing.T) {
 func TestARemovedObjectLeavesNothing_K15(t *testing.T) {
 	for in := range inputs {
 		w := filled(t)
+		w.SetOptions(Options{Exported: in == Exports})
+		w.Flush()
 		removed := w.removeAll(in)
 		if changes, clusters := w.Flush(); removed == 0 || len(changes)+len(clusters) == 0 {
 			t.Errorf("%s: %d are removed, %v %q", kinds[in], removed, changes, clusters)

@@ -52,6 +52,8 @@ func drawEvent(t *rapid.T) event {
 		e.text = strings.NewReplacer(`"n1"`, `"`+letter()+`"`, "True", pick(t, "True", "True", "False")).Replace(podText(address(), labels(), pick(t, ``, ``, `,"deletionTimestamp":"2026-01-01T00:00:00Z"`)))
 	case Nodes:
 		e.text = fmt.Sprintf(`{"metadata":{"labels":{"topology.kubernetes.io/region":%q,"topology.kubernetes.io/zone":%q}}}`, pick(t, "eu", "us", ""), pick(t, "z", "y"))
+	case Exports:
+		e.text = `{}`
 	case Workloads:
 		e.text = fmt.Sprintf(`{"metadata":{"labels":{%s}},"spec":{"address":%q,"ports":{%q:9000},"network":%q}}`, labels(), pick(t, "192.0.2.1", "192.0.2.2", "vm.example", ""), pick(t, "http", "web"), pick(t, "", "net2"))
 	}
@@ -59,7 +61,7 @@ func drawEvent(t *rapid.T) event {
 }
 
 func drawOptions(t *rapid.T) Options {
-	return Options{Domain: pick(t, "", "", "d"), Network: pick(t, "", "net9"), Local: pick(t, nil, []string{"*.bank.svc.cluster.local"})}
+	return Options{Domain: pick(t, "", "", "d"), Network: pick(t, "", "net9"), Local: pick(t, nil, []string{"*.bank.svc.cluster.local"}), Exported: pick(t, false, true)}
 }
 
 // everyCluster has each cluster that a random world can have.

@@ -27,6 +27,7 @@ type Options struct {
 	SystemNetwork, Network string
 	HBONE                  bool            // endpoints in an ambient mesh tell that they take it
 	Selector               labels.Selector // of the labels of Services; nil selects all
+	Exported               bool            // only Services with a ServiceExport
 	Discovery              string          // the host of the istiod, "istiod.istio-system.svc" by default; Domain may follow
 	Local                  []string        // the hosts that the MeshConfig makes clusterLocal; they may begin with "*"
 }
@@ -41,8 +42,8 @@ func (o Options) withDefaults() Options {
 
 func (o *Options) host(n Name) string { return n.Name + "." + n.Namespace + ".svc." + o.Domain }
 
-// leftOut returns why other clusters must not reach a Service, empty if they may (istio pilot/pkg/model/cluster_local.go).
-func (o *Options) leftOut(n Name, v *service) string {
+// local returns why other clusters must not reach a Service, empty if they may (istio pilot/pkg/model/cluster_local.go).
+func (o *Options) local(n Name, v *service) string {
 	host := o.host(n)
 	matches := func(p string) bool { return p == host || strings.HasPrefix(p, "*") && strings.HasSuffix(host, p[1:]) }
 	switch {
@@ -56,8 +57,6 @@ func (o *Options) leftOut(n Name, v *service) string {
 		return "its internalTrafficPolicy is Local"
 	case slices.ContainsFunc(o.Local, matches):
 		return "serviceSettings of the MeshConfig make its host clusterLocal"
-	case !o.Selector.Matches(labels.Set(v.labels)):
-		return "services.selector does not select it"
 	}
 	return ""
 }
@@ -181,6 +180,8 @@ func (s *State) touchFor(in Input, n Name, content any) {
 	case *slice:
 		of := Name{n.Namespace, c.service}
 		s.touch(of, get[service](s, Services, of))
+	case *export:
+		s.changed[n] = struct{}{}
 	case *node:
 		s.nodes[symbolOf(n.Name)] = struct{}{}
 	case *namespace:
@@ -328,12 +329,26 @@ func (s *State) output(n Name) *Output {
 	if of := get[namespace](s, Namespaces, Name{Name: n.Namespace}); of != nil && of.distribution != "" && v.annotations == nil {
 		out.Annotations = map[string]string{federation.DistributionAnnotation: of.distribution}
 	}
-	if out.LeftOut = s.options.leftOut(n, v); out.LeftOut == "" {
+	if out.LeftOut = s.leftOut(n, v); out.LeftOut == "" {
 		out.Body = &networking.ServiceEntry{}
 		_ = proto.Unmarshal([]byte(v.entry), out.Body) // decodeService has encoded it
 		out.Body.Hosts = []string{s.options.host(n)}
 	}
 	return out
+}
+
+// leftOut returns why a Service is left out, empty if it is not. One that is not shared any more keeps its endpoints, for as
+// long as its ServiceEntry is held.
+func (s *State) leftOut(n Name, v *service) string {
+	switch why := s.options.local(n, v); {
+	case why != "":
+		return why
+	case !s.options.Selector.Matches(labels.Set(v.labels)):
+		return "services.selector does not select it"
+	case s.options.Exported && get[export](s, Exports, n) == nil:
+		return "it has no ServiceExport, and services.only is exported"
+	}
+	return ""
 }
 
 // Problems returns what is served without endpoints because there would be too many, at most four lines.
