@@ -110,7 +110,8 @@ annotations:
 # services, and on ingresses and ingressclasses of networking.k8s.io, and with its mode mesh get on the
 # ConfigMap istio in istio-system; with services.mode list and watch on services, and with its mode
 # discover on endpointslices of discovery.k8s.io, pods, nodes and namespaces, and get on the
-# namespace istio-system and that ConfigMap.
+# namespace istio-system and that ConfigMap; with services.only list and watch on serviceexports of
+# multicluster.x-k8s.io.
 #
 # The UID of kube-system is the name of the cluster, however its API server is reached.
 - apiGroups: [""]
@@ -124,6 +125,10 @@ annotations:
   verbs: [list, watch]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
+  verbs: [list, watch]
+# With services.only: exported.
+- apiGroups: [multicluster.x-k8s.io]
+  resources: [serviceexports]
   verbs: [list, watch]
 # The network of its pods, and which services are only for this cluster.
 - apiGroups: [""]
