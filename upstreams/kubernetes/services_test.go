@@ -251,6 +251,9 @@ func TestOnlyServicesWithAServiceExportAreShared_K15(t *testing.T) {
 			if st := w.status(); st.LeftOut["cluster-local"] != 1 || len(st.Notes) > 0 {
 				t.Errorf("left out %v, notes %q", st.LeftOut, st.Notes)
 			}
+			if all := w.manager.LeftOut(); len(all) != 1 || all[0].Name != "synthetic-web" || all[0].Detail != "it has no ServiceExport, and services.only is exported" {
+				t.Errorf("left out are %+v", all)
+			}
 			s.Put(exportsOf, fakekube.Object("shop", "web", `{}`))
 			w.serves(mirrored("ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-web", "ServiceExport bank/web", "ServiceExport shop/db", "ServiceExport shop/web")...)
 			s.Remove(exportsOf, "shop/db")
