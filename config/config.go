@@ -85,8 +85,7 @@ type Downstream struct {
 
 // Push limits how long a change waits for other changes.
 type Push struct {
-	DebounceAfter Duration `yaml:"debounceAfter" default:"100ms" range:"1ms 1m"` // without a change of the upstream
-	DebounceMax   Duration `yaml:"debounceMax" default:"1s" range:"1ms 10m"`
+	DebounceMax Duration `yaml:"debounceMax" default:"1s" range:"1ms 10m"`
 }
 
 // Admin is the HTTP endpoint for operators.

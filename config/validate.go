@@ -150,7 +150,6 @@ func (v *validator) config(c *Config) {
 		v.id("provenance.relay", c.Provenance.Relay)
 	}
 	v.errorIf(len(c.Downstream.Listeners) == 0, "downstream.listeners", "missing: add an address to serve on")
-	v.errorIf(c.Push.DebounceMax < c.Push.DebounceAfter, "push.debounceMax", "%v is less than debounceAfter, which is %v", c.Push.DebounceMax.D(), c.Push.DebounceAfter.D())
 	v.address("admin.address", c.Admin.Address, 0)
 	for i, l := range c.Downstream.Listeners {
 		v.errorIf(collide(l.Address, c.Admin.Address), "admin.address", "%q is already the address of downstream.listeners[%d]: choose another port", c.Admin.Address, i)

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"time"
 
 	"meshrelay/admin"
 	"meshrelay/config"
@@ -85,11 +86,14 @@ func viewsOf(all []config.View) ([]views.View, error) {
 	return out, nil
 }
 
-// pushShare is the share of the CPUs that pushing may take. More leaves too little for what else has to be in time.
-const pushShare = 0.5
+const (
+	// pushShare is the share of the CPUs that pushing may take. More leaves too little for what else has to be in time.
+	pushShare = 0.5
+	quiet     = 100 * time.Millisecond // ends a burst of an upstream: of an istiod that starts, a directory that is copied
+)
 
 func pushOptions(p config.Push) push.Options {
-	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D(), MaxShare: pushShare, CPUs: runtime.GOMAXPROCS(0)}
+	return push.Options{After: quiet, Max: p.DebounceMax.D(), MaxShare: pushShare, CPUs: runtime.GOMAXPROCS(0)}
 }
 
 // keeperOptions returns the settings of the state that a reload can change.
