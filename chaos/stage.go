@@ -21,8 +21,8 @@ import (
 const (
 	// convergence is how long after the last fault every client holds what it is to hold (I2).
 	convergence = 10 * time.Second
-	// promptness is how long after a change at rest every client has it: the relay's debounceMax,
-	// which is 1 s, and 2 s for the machine.
+	// promptness is how long after a change at rest every client has it: the 1 s that
+	// it waits at most, and 2 s for the machine.
 	promptness = 3 * time.Second
 	// patience bounds the time in which a stage must become ready, before any fault.
 	patience = 2 * time.Minute

@@ -25,7 +25,6 @@ type Config struct {
 	Sinks      []Sink     `yaml:"sinks,omitempty"`
 	Provenance Provenance `yaml:"provenance"`
 	Downstream Downstream `yaml:"downstream"`
-	Push       Push       `yaml:"push"`
 	Admin      Admin      `yaml:"admin"`
 	State      State      `yaml:"state"`
 	Replicas   *Replicas  `yaml:"replicas,omitempty"` // nil: the relay is alone
@@ -81,11 +80,6 @@ type Downstream struct {
 	MaxRequestBytes int `yaml:"maxRequestBytes,omitempty" range:"64Ki 1Gi"`
 	MaxConnections  int `yaml:"maxConnections,omitempty" range:"1 1000000"`
 	MaxStreams      int `yaml:"maxStreams,omitempty" range:"1 1000000"`
-}
-
-// Push limits how long a change waits for other changes.
-type Push struct {
-	DebounceMax Duration `yaml:"debounceMax" default:"1s" range:"1ms 10m"`
 }
 
 // Admin is the HTTP endpoint for operators.

@@ -101,7 +101,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"unknown field", replace("    tls:", "    tsl:"), []string{
 			"3: upstreams[0].xds.tls: neither tls nor plaintext is set: set tls, or plaintext: true to serve without TLS",
 			"5: upstreams[0].xds.tsl: unknown field: check its spelling and indentation; here it can be " + xdsFields}},
-		{"field in another case", minimal + "Log: {}\n", []string{"9: Log: unknown field: check its spelling and indentation; here it can be node, upstreams, clusters, merge, hostConflicts, views, sinks, provenance, downstream, push, admin, state, replicas, log"}},
+		{"field in another case", minimal + "Log: {}\n", []string{"9: Log: unknown field: check its spelling and indentation; here it can be node, upstreams, clusters, merge, hostConflicts, views, sinks, provenance, downstream, admin, state, replicas, log"}},
 		{"misplaced field", replace("  xds:", "  addresses: []\n  xds:"), []string{"3: upstreams[0].addresses: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file, kubernetes"}},
 		{"duplicate key", minimal + "upstreams: []\n", []string{`9: mapping key "upstreams" already defined at [1:1]`}},
 		{"list for a map", minimal + "log: [1]\n", []string{"9: log: want a map of fields, not a list"}},
@@ -144,17 +144,17 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 			`12: node.revision: want a text, not "1_2": put it in quotes`}},
 		{"bad revision", minimal + "node: {revision: A}\n", []string{`9: node.revision: "A" is not a revision: write it as in the label istio.io/rev`}},
 		{"placeholder", minimal + "provenance:\n  relay: <NAME OF THIS RELAY>\n", []string{`10: provenance.relay: "<NAME OF THIS RELAY>" is a placeholder: replace it by a name for this relay, without the angle brackets: all replicas have the same name, and no other relay has it`}},
-		{"placeholders elsewhere", replace(`["istiod.east:15012"]`, `[&a "<ADDRESS>", *a]`) + "push: {debounceMax: <TIME>}\n", []string{
+		{"placeholders elsewhere", replace(`["istiod.east:15012"]`, `[&a "<ADDRESS>", *a]`) + "log: {level: <LEVEL>}\n", []string{
 			`4: upstreams[0].xds.addresses[0]: "<ADDRESS>" is a placeholder: replace it by your own value, without the angle brackets`,
 			`4: upstreams[0].xds.addresses[1]: "<ADDRESS>" is a placeholder: replace it by your own value, without the angle brackets`,
-			`9: push.debounceMax: "<TIME>" is a placeholder: replace it by your own value, without the angle brackets`}},
-		{"all at once", replace("name: east", "name: East\n  nmae: x") + "log: {level: loud, format: [a]}\npush: {debounceMax: 1}\nfoo: 1\n", []string{
+			`9: log.level: "<LEVEL>" is a placeholder: replace it by your own value, without the angle brackets`}},
+		{"all at once", replace("name: east", "name: East\n  nmae: x") + "log: {level: loud, format: [a]}\nhostConflicts: [a]\nfoo: 1\n", []string{
 			`2: upstreams[0].name: "East" is not a name: write 1 to 63 lower-case letters, digits and dashes, without a dash at the beginning or end`,
 			"3: upstreams[0].nmae: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file, kubernetes",
 			`10: log.level: "loud": want one of debug, info, warn, error`,
 			"10: log.format: want a text, not a list",
-			`11: push.debounceMax: want a duration like 90s, 5m or 250ms, not "1"`,
-			"12: foo: unknown field: check its spelling and indentation; here it can be node, upstreams, clusters, merge, hostConflicts, views, sinks, provenance, downstream, push, admin, state, replicas, log"}},
+			"11: hostConflicts: want a text, not a list",
+			"12: foo: unknown field: check its spelling and indentation; here it can be node, upstreams, clusters, merge, hostConflicts, views, sinks, provenance, downstream, admin, state, replicas, log"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := parse("relay.yaml", []byte(tc.in))
@@ -176,7 +176,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 func TestWhatIsTaken(t *testing.T) {
 	for name, in := range map[string]string{
 		"TLS with the host's roots":       strings.Replace(minimal, "{caFile: ca.pem}", "{}", 1),
-		"empty maps and texts":            minimal + "admin: {}\npush: {}\nlog: {level: ''}\n",
+		"empty maps and texts":            minimal + "admin: {}\nnode: {}\nlog: {level: ''}\n",
 		"JSON":                            `{"upstreams": [{"name": "a", "file": {"path": "x"}}], "downstream": {"listeners": [{"address": "[::1]:0", "plaintext": true}, {"address": "[::1]:0", "plaintext": true}]}}`,
 		"anchors":                         strings.Replace(minimal, "{caFile: ca.pem}", "&tls {caFile: ca.pem}", 1) + "provenance: {relay: &n a}\nnode: {id: *n}\n",
 		"merged maps":                     strings.Replace(minimal, "{caFile: ca.pem}", "\n      <<: {caFile: ca.pem}\n      serverName: x", 1),

@@ -217,7 +217,7 @@ func TestWhatNeedsARestart(t *testing.T) {
 	}{
 		{"nothing", "", "", nil},
 		{"upstreams", "clusterID: a", "clusterID: b\n  firstSync: wait\n  guard: {percent: 1}\n- {name: f, file: {path: x}}", nil},
-		{"merge, views, push, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\npush: {debounceMax: 1ms}\nlog: {level: debug}\nstate: {history: {revisions: 1}}\n", nil},
+		{"merge, views, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\nlog: {level: debug}\nstate: {history: {revisions: 1}}\n", nil},
 		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5", nil},
 		{"node", "", "node: {id: other, revision: r}\n", []string{"node.id", "node.revision", "provenance.relay"}},
 		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},

@@ -241,7 +241,7 @@ func TestTheArchitectureNamesFunctionsAndFilesThatExist(t *testing.T) {
 
 	// Functions by name, and methods by name with their receiver's type.
 	function := regexp.MustCompile(`(?m)^(?:func|type) (?:\((?:\w+ )?\*?(\w+)\) )?(\w+)`)
-	exist := map[string]bool{"debounceMax": true, "metadata.version": true}
+	exist := map[string]bool{"metadata.version": true}
 	sources(t, func(path, content string) {
 		if strings.HasSuffix(path, "_test.go") {
 			return

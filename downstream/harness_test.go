@@ -102,10 +102,8 @@ type relay struct {
 	stop   func() // ends the server, gracefully
 }
 
-// pushOptions has changes wait for longest at most.
-func pushOptions(longest time.Duration) push.Options {
-	return push.Options{After: 5 * time.Millisecond, Max: longest, MaxShare: 1, CPUs: 1}
-}
+// debounceMax is the longest that a change waits, unless a test needs another.
+const debounceMax = 50 * time.Millisecond
 
 // inBubble returns a test that runs in a bubble of testing/synctest.
 func inBubble(test func(t *testing.T)) func(t *testing.T) {
@@ -128,24 +126,24 @@ func synced(agg *mirror.Aggregate) func(context.Context) error {
 
 func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	t.Helper()
-	return startRelayOn(t, nil, hasSynced, opts...)
+	return startRelayOn(t, nil, debounceMax, hasSynced, opts...)
 }
 
 // startInMemory is startRelay for bubbles of testing/synctest.
 func startInMemory(t *testing.T, hasSynced bool, opts ...option) *relay {
 	t.Helper()
 	m := &memory{}
-	return startRelayOn(t, m, hasSynced, append(opts, func(c *Config, _ *Deps) { c.listen = m.listen })...)
+	return startRelayOn(t, m, debounceMax, hasSynced, append(opts, func(c *Config, _ *Deps) { c.listen = m.listen })...)
 }
 
-func startRelayOn(t *testing.T, m *memory, hasSynced bool, opts ...option) *relay {
+func startRelayOn(t *testing.T, m *memory, longest time.Duration, hasSynced bool, opts ...option) *relay {
 	t.Helper()
 	r := &relay{t: t, memory: m, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry()}
 	r.west.SetSynced()
 	agg := mirror.NewAggregate()
 	agg.SetSources([]mirror.Source{{Name: "east", Store: r.store}, {Name: "west", Store: r.west}})
 	work := push.NewWork()
-	d := push.NewPusher(pushOptions(50*time.Millisecond), work)
+	d := push.NewPusher(push.Options{After: 5 * time.Millisecond, Max: longest, MaxShare: 1, CPUs: 1}, work)
 	agg.RegisterHandler(func(c mirror.Change) {
 		if !r.server.NeedsPushes() {
 			return

@@ -79,8 +79,7 @@ func (r *relay) stalledDelta(typeURL string) discoveryv3.AggregatedDiscoveryServ
 
 // TestMostClientsMayBeSlowAndDelayNobody: no push waits for a client that does not read.
 func TestMostClientsMayBeSlowAndDelayNobody(t *testing.T) {
-	r := startRelay(t, true)
-	r.pusher.SetOptions(pushOptions(10 * time.Minute))
+	r := startRelayOn(t, nil, 10*time.Minute, true)
 	filler := strings.Repeat("x", 1000)
 	r.put(many(1000, "s-%03d", func(int) string { return filler })...)
 	for range 3 {

@@ -17,7 +17,7 @@ type Pusher struct {
 	work    *Work
 	busy    prometheus.CounterFunc
 	delayed *prometheus.CounterVec
-	wake    chan struct{} // one slot: a change came, or the options changed
+	wake    chan struct{} // one slot: a change came
 
 	// mu guards the following fields.
 	mu       sync.Mutex
@@ -47,14 +47,6 @@ func NewPusher(opts Options, work *Work) *Pusher {
 	metrics.MustRegister(p.busy, p.delayed)
 	p.Collector = metrics
 	return p
-}
-
-// SetOptions replaces the options, also for waiting changes. Any goroutine may call it.
-func (p *Pusher) SetOptions(opts Options) {
-	p.mu.Lock()
-	p.pace.opts = opts
-	p.mu.Unlock()
-	mirror.Signal(p.wake)
 }
 
 // Changed adds a changed key of an upstream to the next push. It does not block. Any goroutine may call

@@ -182,41 +182,13 @@ func TestChangesDuringAPushAreMergedIntoTheNext(t *testing.T) {
 	}
 }
 
-func TestOptionsAreReplacedWhileChangesWait(t *testing.T) {
-	for _, tc := range []struct {
-		name   string
-		change func(*Options)
-		at     time.Duration // of the second push
-	}{
-		{"shorter quiet time", func(o *Options) { o.After = 40 * time.Millisecond }, 62 * time.Millisecond},
-		{"shorter than it has waited", func(o *Options) { o.After, o.Max = time.Millisecond, time.Millisecond }, 30 * time.Millisecond},
-		{"longer quiet time", func(o *Options) { o.After = 300 * time.Millisecond }, 322 * time.Millisecond},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got := pushes(t, 0, func(p *Pusher) {
-				began := time.Now()
-				response(p, "east", 1000)
-				await.Pass(time.Until(began.Add(22 * time.Millisecond)))
-				p.Changed("east", key("a"), ConfigUpdate)
-				await.Pass(time.Until(began.Add(30 * time.Millisecond)))
-				o := options()
-				tc.change(&o)
-				p.SetOptions(o)
-			})
-			if len(got) != 2 || got[1].at != tc.at {
-				t.Errorf("pushes %v, want the second at %v", got, tc.at)
-			}
-		})
-	}
-}
-
 func TestDelaysAreCountedByReason(t *testing.T) {
 	var p *Pusher
 	pushes(t, 50*time.Millisecond, func(pusher *Pusher) {
 		p = pusher
-		o := options()
-		o.MaxShare = 0.25
-		p.SetOptions(o)
+		p.mu.Lock()
+		p.pace.opts.MaxShare = 0.25
+		p.mu.Unlock()
 		p.Changed("east", key("a"), ConfigUpdate)
 		await.Pass(time.Millisecond)
 		p.Changed("east", key("b"), ConfigUpdate) // waits for what the push of a has cost
@@ -248,8 +220,8 @@ func BenchmarkChanged(b *testing.B) {
 	}
 }
 
-// TestOptionsAreReplacedWhileChangesCome is for the race detector; no change is lost.
-func TestOptionsAreReplacedWhileChangesCome(t *testing.T) {
+// TestNoChangeIsLostBesidePushes is for the race detector.
+func TestNoChangeIsLostBesidePushes(t *testing.T) {
 	p := NewPusher(options(), NewWork())
 	ctx, cancel := context.WithCancel(t.Context())
 	pushed := make(chan int)
@@ -260,13 +232,6 @@ func TestOptionsAreReplacedWhileChangesCome(t *testing.T) {
 	wg.Go(func() {
 		for i := range n {
 			p.Changed(fmt.Sprint("upstream-", i%7), key(fmt.Sprint(i)), ConfigUpdate)
-		}
-	})
-	wg.Go(func() {
-		for i := range n {
-			o := options()
-			o.After, o.Max = time.Duration(1+i), time.Duration(1+i)*time.Microsecond
-			p.SetOptions(o)
 		}
 	})
 	for total := 0; total < n; {

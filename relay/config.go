@@ -90,10 +90,11 @@ const (
 	// pushShare is the share of the CPUs that pushing may take. More leaves too little for what else has to be in time.
 	pushShare = 0.5
 	quiet     = 100 * time.Millisecond // ends a burst of an upstream: of an istiod that starts, a directory that is copied
+	longest   = time.Second            // that a change waits, whatever pushing costs
 )
 
-func pushOptions(p config.Push) push.Options {
-	return push.Options{After: quiet, Max: p.DebounceMax.D(), MaxShare: pushShare, CPUs: runtime.GOMAXPROCS(0)}
+func pushOptions() push.Options {
+	return push.Options{After: quiet, Max: longest, MaxShare: pushShare, CPUs: runtime.GOMAXPROCS(0)}
 }
 
 // keeperOptions returns the settings of the state that a reload can change.

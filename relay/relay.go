@@ -140,7 +140,7 @@ func New(o Options) (*Relay, error) {
 	r.manager.Record(r.events)
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
-	r.pusher = push.NewPusher(pushOptions(cfg.Push), work)
+	r.pusher = push.NewPusher(pushOptions(), work)
 	r.metrics = prometheus.NewRegistry()
 	views := admin.Views{
 		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,

@@ -54,7 +54,6 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if err != nil {
 		return nil, err
 	}
-	r.pusher.SetOptions(pushOptions(cfg.Push))
 	if r.keeper != nil {
 		r.keeper.SetOptions(keeperOptions(cfg.State))
 	}

@@ -108,7 +108,7 @@ func TestTheSchemaRefusesWhatLoadRefuses(t *testing.T) {
 		"no name":                       strings.Replace(good, "name: east, ", "", 1),
 		"two sources":                   strings.Replace(good, "xds:", "file: {path: x}, xds:", 1),
 		"no source":                     "upstreams: [{name: east}]\ndownstream: {}\n",
-		"a bad duration":                good + "push: {debounceMax: soon}\n",
+		"a bad duration":                good + "clusters: [{name: a, removeAfter: soon}]\n",
 		"a number out of range":         strings.Replace(good, "upstreams:", "log: {}\nupstreams:", 1) + "state: {history: {revisions: -1}}\n",
 		"an integer too large":          good + "state: {history: {revisions: 10001}}\n",
 		"an unknown word":               good + "log: {level: loud}\n",
