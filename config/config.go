@@ -77,9 +77,9 @@ type Downstream struct {
 	Listeners      []Listener `yaml:"listeners"`
 	StartupTimeout Duration   `yaml:"startupTimeout" default:"30s" range:"1ms 24h"`
 	// These follow the memory limit (Config.FitMemory).
-	MaxRequestBytes int `yaml:"maxRequestBytes,omitempty" range:"64Ki 1Gi"`
 	MaxConnections  int `yaml:"maxConnections,omitempty" range:"1 1000000"`
 	MaxStreams      int `yaml:"maxStreams,omitempty" range:"1 1000000"`
+	MaxRequestBytes int `yaml:"-"`
 }
 
 // Admin is the HTTP endpoint for operators.

@@ -109,7 +109,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"text for a map", replace("{caFile: ca.pem}", "yes"), []string{`5: upstreams[0].xds.tls: want a map of fields, not "yes"`}},
 		{"number for a text", replace("name: east", "name: 1.10"), []string{`2: upstreams[0].name: want a text, not "1.10": put it in quotes`}},
 		{"text for a boolean", replace("plaintext: true", "plaintext: yes"), []string{`8: downstream.listeners[0].plaintext: want true or false, not "yes"`}},
-		{"fraction for a whole number", replace("  listeners:", "  maxRequestBytes: 1.5\n  listeners:"), []string{`7: downstream.maxRequestBytes: want a whole number, not "1.5"`}},
+		{"fraction for a whole number", replace("  listeners:", "  maxStreams: 1.5\n  listeners:"), []string{`7: downstream.maxStreams: want a whole number, not "1.5"`}},
 		{"empty item", replace(`["istiod.east:15012"]`, `["a:1", ~]`), []string{"4: upstreams[0].xds.addresses[1]: empty: leave it out"}},
 		{"no such anchor", replace("name: east", "name: *nobody"), []string{"2: upstreams[0].name: there is no anchor &nobody above"}},
 		{"tag", replace("name: east", "name: !!str east"), []string{"2: upstreams[0].name: tags (!!str) are not used in this file"}},

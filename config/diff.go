@@ -11,7 +11,7 @@ import (
 func restartOnly() []string {
 	return []string{
 		"node", "provenance", "admin", "state.dir", "replicas", "log.format",
-		"downstream.listeners", "downstream.startupTimeout", "downstream.maxRequestBytes",
+		"downstream.listeners", "downstream.startupTimeout",
 	}
 }
 

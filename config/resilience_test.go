@@ -54,7 +54,7 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 	wantMistakes(t, strings.Replace(withUpstream, "tls: {}", "tls: {}, resyncInterval: 10ms", 1), []string{
 		"6: upstreams[0].xds.resyncInterval: 10ms is out of range: 1s to 24h0m0s"})
 	for field, bounds := range map[string][2]int{
-		"maxRequestBytes": {64 << 10, 1 << 30}, "maxConnections": {1, 1_000_000}, "maxStreams": {1, 1_000_000},
+		"maxConnections": {1, 1_000_000}, "maxStreams": {1, 1_000_000},
 	} {
 		for n, ok := range map[int]bool{bounds[0] - 1: false, bounds[0]: true, bounds[1]: true, bounds[1] + 1: false} {
 			in := strings.Replace(withUpstream, "downstream:", fmt.Sprintf("downstream:\n  %s: %d", field, n), 1)
@@ -223,8 +223,7 @@ func TestWhatNeedsARestart(t *testing.T) {
 		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},
 		{"a listener's kind", "plaintext: true", "allowAnonymous: true, tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].allowAnonymous", "downstream.listeners[0].tls"}},
 		{"a listener more", "upstreams:", "  - {address: '127.0.0.1:0', plaintext: true}\nupstreams:", []string{"downstream.listeners"}},
-		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  maxRequestBytes: 100000", []string{
-			"downstream.startupTimeout", "downstream.maxRequestBytes"}},
+		{"times", "downstream:", "downstream:\n  startupTimeout: 1s", []string{"downstream.startupTimeout"}},
 		{"the rest", "", "admin: {address: '127.0.0.1:1', socket: /x/y}\nstate: {dir: /s}\nprovenance: {relay: a}\nlog: {format: json}\n", []string{
 			"provenance.relay", "admin.address", "admin.socket", "state.dir", "log.format"}},
 	} {
@@ -302,12 +301,12 @@ func TestLimitsOfClientsFollowFromTheMemoryOfTheProcess(t *testing.T) {
 			t.Errorf("with %d bytes: %+v, want %+v", limit, got, want)
 		}
 	}
-	c, err := parse("relay.yaml", []byte(strings.Replace(withUpstream, "downstream:", "downstream:\n  maxStreams: 8000\n  maxRequestBytes: 100000", 1)))
+	c, err := parse("relay.yaml", []byte(strings.Replace(withUpstream, "downstream:", "downstream:\n  maxStreams: 8000", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.FitMemory(1 << 29)
-	if d := c.Downstream; d.MaxStreams != 8000 || d.MaxRequestBytes != 100_000 {
+	if d := c.Downstream; d.MaxStreams != 8000 || d.MaxRequestBytes != 1<<29/96 {
 		t.Errorf("%+v", d)
 	}
 }

@@ -39,7 +39,7 @@ func (c *conn) reasonOf(err error) error {
 		return nil
 	case !refusal.Is(err) && status.Code(err) == codes.ResourceExhausted: // an error of gRPC about the size
 		return refusal.New(refusal.Bytes, codes.ResourceExhausted,
-			"request of more than %d bytes (downstream.maxRequestBytes, at most %d without client certificates): %s",
+			"request of more than %d bytes (a ninety-sixth of the memory limit, at most %d without client certificates): %s",
 			c.listener.requestBytes(c.server.limits.Load()), admit.OpenRequestBytes, status.Convert(err).Message())
 	}
 	return err
