@@ -77,7 +77,6 @@ type Downstream struct {
 	Listeners      []Listener `yaml:"listeners"`
 	StartupTimeout Duration   `yaml:"startupTimeout" default:"30s" range:"1ms 24h"`
 	// These follow the memory limit (Config.FitMemory).
-	MaxConnections  int `yaml:"maxConnections,omitempty" range:"1 1000000"`
 	MaxStreams      int `yaml:"maxStreams,omitempty" range:"1 1000000"`
 	MaxRequestBytes int `yaml:"-"`
 }

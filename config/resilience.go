@@ -108,7 +108,6 @@ func (d *Downstream) fitMemory(limit int64) {
 			*to = int(min(max(value, least), most))
 		}
 	}
-	set(&d.MaxConnections, (limit-besideStreams)/streamMemory, 1000, 20_000)
 	set(&d.MaxStreams, (limit-besideStreams)/streamMemory, 1000, 20_000)
 	set(&d.MaxRequestBytes, limit/96, 4<<20, 32<<20)
 }

@@ -54,7 +54,7 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 	wantMistakes(t, strings.Replace(withUpstream, "tls: {}", "tls: {}, resyncInterval: 10ms", 1), []string{
 		"6: upstreams[0].xds.resyncInterval: 10ms is out of range: 1s to 24h0m0s"})
 	for field, bounds := range map[string][2]int{
-		"maxConnections": {1, 1_000_000}, "maxStreams": {1, 1_000_000},
+		"maxStreams": {1, 1_000_000},
 	} {
 		for n, ok := range map[int]bool{bounds[0] - 1: false, bounds[0]: true, bounds[1]: true, bounds[1] + 1: false} {
 			in := strings.Replace(withUpstream, "downstream:", fmt.Sprintf("downstream:\n  %s: %d", field, n), 1)
@@ -218,7 +218,7 @@ func TestWhatNeedsARestart(t *testing.T) {
 		{"nothing", "", "", nil},
 		{"upstreams", "clusterID: a", "clusterID: b\n  firstSync: wait\n  guard: {percent: 1}\n- {name: f, file: {path: x}}", nil},
 		{"merge, views, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\nlog: {level: debug}\nstate: {history: {revisions: 1}}\n", nil},
-		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5", nil},
+		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5", nil},
 		{"node", "", "node: {id: other, revision: r}\n", []string{"node.id", "node.revision", "provenance.relay"}},
 		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},
 		{"a listener's kind", "plaintext: true", "allowAnonymous: true, tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].allowAnonymous", "downstream.listeners[0].tls"}},
@@ -294,9 +294,8 @@ func TestLimitsOfClientsFollowFromTheMemoryOfTheProcess(t *testing.T) {
 		for range 2 { // the second time changes nothing
 			c.FitMemory(limit)
 		}
-		want.MaxConnections = want.MaxStreams
 		got := c.Downstream
-		got = config.Downstream{MaxStreams: got.MaxStreams, MaxConnections: got.MaxConnections, MaxRequestBytes: got.MaxRequestBytes}
+		got = config.Downstream{MaxStreams: got.MaxStreams, MaxRequestBytes: got.MaxRequestBytes}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("with %d bytes: %+v, want %+v", limit, got, want)
 		}

@@ -172,7 +172,7 @@ func (s *Server) headers() metadata.MD {
 
 // connectionRefused counts and logs a connection that the relay closes because of a limit.
 func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
-	s.refuse(s.log, "connection closed: over a limit", identity.Identity{}, from, why, nil, "maxConnections", s.limits.Load().MaxConnections)
+	s.refuse(s.log, "connection closed: over a limit", identity.Identity{}, from, why, nil, "most", s.limits.Load().MaxConnections)
 }
 
 // refuse counts a refused client, and tells of it in the log and the journal, in part if its peer is refused often. err

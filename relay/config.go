@@ -118,9 +118,9 @@ func ownSocketDir(cfg *config.Config) bool {
 	return err == nil && cfg.State.Dir != "" && filepath.Dir(cfg.AdminSocket()) == dir
 }
 
-// limitsOf returns the limits of clients that a reload can change.
+// limitsOf returns the limits of clients that a reload can change. A connection is of no use without a stream.
 func limitsOf(d config.Downstream) downstream.Limits {
-	return downstream.Limits{Limits: admit.Limits{MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams, MaxRequestBytes: d.MaxRequestBytes}}
+	return downstream.Limits{Limits: admit.Limits{MaxConnections: d.MaxStreams, MaxStreams: d.MaxStreams, MaxRequestBytes: d.MaxRequestBytes}}
 }
 
 func downstreamConfig(cfg *config.Config, version string) (downstream.Config, error) {

@@ -8,8 +8,8 @@ import (
 )
 
 func TestEveryLimitIsTakenOver(t *testing.T) {
-	want := admit.Limits{MaxConnections: 1, MaxStreams: 2, MaxRequestBytes: 3}
-	if got := limitsOf(config.Downstream{MaxConnections: 1, MaxStreams: 2, MaxRequestBytes: 3}).Limits; got != want {
+	want := admit.Limits{MaxConnections: 2, MaxStreams: 2, MaxRequestBytes: 3}
+	if got := limitsOf(config.Downstream{MaxStreams: 2, MaxRequestBytes: 3}).Limits; got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
