@@ -84,7 +84,6 @@ type Match struct {
 	NodeIDs    []string `yaml:"nodeIDs,omitempty"`
 	ClusterIDs []string `yaml:"clusterIDs,omitempty"`
 	Namespaces []string `yaml:"namespaces,omitempty"`
-	Labels     string   `yaml:"labels,omitempty"`
 	Identities []string `yaml:"identities,omitempty"`
 }
 

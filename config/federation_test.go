@@ -95,10 +95,10 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 			"11: views[3].match: no client can get this view: views[1] comes first and matches every client"}},
 		{"views that match the same", "views:\n- {name: a, match: {clusterIDs: [x]}}\n- {name: b, match: {clusterIDs: [x]}}\n", []string{
 			"9: views[1].match: no client can get this view: an earlier view has the same match"}},
-		{"views", "views:\n- {name: A, default: true, sources: [west], selector: \"a in\"}\n- {name: b, default: true, expression: \"1\", match: {labels: \"x in\", nodeIDs: [\"\"]}}\n", []string{
+		{"views", "views:\n- {name: A, default: true, sources: [west], selector: \"a in\"}\n- {name: b, default: true, expression: \"1\", match: {nodeIDs: [\"\"]}}\n", []string{
 			`8: views[0].name: "A"`, `8: views[0].selector: `, `8: views[0].sources[0]: there is no upstream "west"`,
 			"9: views[1].expression: its result is int, want bool",
-			"9: views[1].match.nodeIDs[0]: empty", "9: views[1].match.labels: ", "9: views[1].default: views[0] is the default already"}},
+			"9: views[1].match.nodeIDs[0]: empty", "9: views[1].default: views[0] is the default already"}},
 		{"provenance", "provenance: {relay: \"a b\"}\n", []string{`7: provenance.relay: "a b"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantMistakes(t, withUpstream+tc.in, tc.want) })

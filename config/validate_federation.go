@@ -300,7 +300,6 @@ func (v *validator) match(at string, m Match, listeners []Listener) {
 	}
 	v.notEmpty(at+".identities", m.Identities)
 	v.identities(at+".identities", m.Identities, listeners)
-	v.selector(at+".labels", m.Labels)
 }
 
 // selector reports a text that is not a label selector.

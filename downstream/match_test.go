@@ -28,7 +28,6 @@ func TestBadViewsAreErrorsThatNameThem(t *testing.T) {
 		"view b: view a is the default already":        {[]views.View{{Name: "a", Default: true}, {Name: "b", Default: true}}, nil},
 		"view 2 has no name":                           {[]views.View{{Name: "a"}, {}}, nil},
 		"view a: a pattern for the namespace is empty": {[]views.View{{Name: "a", Match: views.Match{Namespaces: []string{"x", ""}}}}, nil},
-		`view a: label selector "x in"`:                {[]views.View{{Name: "a", Match: views.Match{Labels: "x in"}}}, nil},
 		"listener :1: there is no view b":              {[]views.View{{Name: "a"}}, []Listener{{Address: ":1", View: "b"}}},
 		"listener :1: there is no view a":              {nil, []Listener{{Address: ":1", View: "a"}}},
 		"view c: another view has this name\ndownst":   {[]views.View{{Name: "c"}, {Name: "c"}}, []Listener{{View: "d"}}},

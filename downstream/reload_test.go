@@ -10,7 +10,6 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
@@ -235,7 +234,7 @@ func TestBadReloadChangesNothing(t *testing.T) {
 	}{
 		"a view without a name":  {[]views.View{{}, bound}, "view 1 has no name"},
 		"two of a name":          {[]views.View{bound, bound}, "view bound"},
-		"a bad selector":         {[]views.View{bound, {Name: "x", Match: views.Match{Labels: "a in"}}}, "view x"},
+		"an empty pattern":       {[]views.View{bound, {Name: "x", Match: views.Match{Namespaces: []string{""}}}}, "view x"},
 		"the view of a listener": {[]views.View{namespaces("other", "", "bank")}, "127.0.0.1:0: there is no view bound"},
 		"none at all":            {nil, "there is no view bound"},
 	} {
@@ -268,49 +267,6 @@ func TestReloadOfClientsThatWait_S4(t *testing.T) {
 	if got := names(t, s.next()); got != "bank/z shop/x" {
 		t.Errorf("the SotW client got %q", got)
 	}
-}
-
-// TestReloadMatchesLabelsAgain: a client with more labels than are kept has to come again,
-// and only when labels matter.
-func TestReloadMatchesLabelsAgain(t *testing.T) {
-	r := startRelay(t, true)
-	r.put(se("shop", "x", "1"), se("bank", "z", "1"))
-	labelled := func(filler int) *deltaStream {
-		n := node()
-		n.Metadata.Fields["LABELS"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			"app": structpb.NewStringValue("till"), "filler": structpb.NewStringValue(strings.Repeat("x", filler)),
-		}})
-		d := r.delta()
-		d.send(&discoveryv3.DeltaDiscoveryRequest{Node: n, TypeUrl: seV1})
-		d.next()
-		return d
-	}
-	few, many := labelled(1), labelled(16<<10)
-	r.reload(namespaces("v", "", "shop"))
-	for _, d := range []*deltaStream{few, many} {
-		if got := deltaNames(d.next()); got != "-bank/z" {
-			t.Errorf("got %q", got)
-		}
-	}
-	byLabel := namespaces("labelled", "x", "bank")
-	byLabel.Match = views.Match{Labels: "app=till"}
-	r.reload(byLabel, namespaces("v", "", "shop"))
-	if got := deltaNames(few.next()) + " " + deltaNames(few.next()); got != "bank/z -shop/x" {
-		t.Errorf("got %q", got)
-	}
-	wantCode(t, many.end(), codes.Unavailable)
-	if got := deltaNames(labelledNext(r, byLabel.Match.Labels)); got != "bank/z" {
-		t.Errorf("a new client got %q", got)
-	}
-}
-
-func labelledNext(r *relay, selector string) *discoveryv3.DeltaDiscoveryResponse {
-	name, value, _ := strings.Cut(selector, "=")
-	n := node()
-	n.Metadata.Fields["LABELS"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{name: structpb.NewStringValue(value)}})
-	d := r.delta()
-	d.send(&discoveryv3.DeltaDiscoveryRequest{Node: n, TypeUrl: seV1})
-	return d.next()
 }
 
 // TestReceiptsAfterAReload: no client counts as having acknowledged a resource that it was not

@@ -168,7 +168,7 @@ func (c *conn) enter(rs *views.Rules, v *view, r *views.Rule, client *views.Clie
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {
-		c.number, c.client = s.lastID.Add(1), client.Lean()
+		c.number, c.client = s.lastID.Add(1), *client
 		c.has = s.rounds.enter()
 		c.sees(v, r)
 	}

@@ -5,7 +5,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/downstream/refusal"
 )
@@ -13,27 +12,8 @@ import (
 // Client has the fields of a client's node message (PROTOCOL S1, S14).
 type Client struct {
 	NodeID, ClusterID, Namespace, ServiceAccount, IstioVersion, Revision string
-	Labels                                                               labels.Set
 	// Istiod is set when the client looks like an istiod. Istiods do not read provenance.
 	Istiod bool
-	// unlabelled is set when Lean has dropped the labels.
-	unlabelled bool
-}
-
-// maxLabelBytes bounds the labels that the relay keeps of a connected client. It needs them when the rules
-// change.
-const maxLabelBytes = 16 << 10
-
-// Lean returns c without labels if they are larger than maxLabelBytes.
-func (c Client) Lean() Client {
-	size := 0
-	for name, value := range c.Labels {
-		size += len(name) + len(value)
-	}
-	if size > maxLabelBytes {
-		c.Labels, c.unlabelled = nil, true
-	}
-	return c
 }
 
 // ParseNode returns the fields of a node, or why it is refused.
@@ -49,10 +29,6 @@ func ParseNode(node *corev3.Node) (Client, error) {
 		ServiceAccount: refusal.Bounded(md["SERVICE_ACCOUNT"].GetStringValue()),
 		IstioVersion:   refusal.Bounded(md["ISTIO_VERSION"].GetStringValue()),
 		Revision:       refusal.Bounded(md["ISTIO_REVISION"].GetStringValue()),
-		Labels:         labels.Set{},
-	}
-	for name, v := range md["LABELS"].GetStructValue().GetFields() {
-		c.Labels[name] = v.GetStringValue()
 	}
 	own, relay := md["RELAY_CLUSTER_ID"]
 	c.Istiod = !relay && isSidecar(node.GetId())

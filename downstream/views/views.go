@@ -16,8 +16,6 @@ import (
 	"slices"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/glob"
@@ -58,8 +56,6 @@ type Match struct {
 	NodeIDs    []string
 	ClusterIDs []string
 	Namespaces []string
-	// Labels is a Kubernetes label selector over the node's metadata LABELS.
-	Labels string
 	// Identities are patterns of package identity, for verified client certificates.
 	Identities []string
 }
@@ -76,7 +72,6 @@ type Listener struct {
 // Rule is a View with its Match compiled. It is immutable.
 type Rule struct {
 	View
-	selector   labels.Selector    // nil: labels do not matter
 	identities []identity.Pattern // of Match.Identities
 }
 
@@ -84,9 +79,7 @@ type Rule struct {
 type Rules struct {
 	ordered []*Rule
 	byName  map[string]*Rule
-	// byLabels is set when a view selects clients by labels.
-	byLabels bool
-	other    *Rule // for clients that match no view; nil: such clients are refused
+	other   *Rule // for clients that match no view; nil: such clients are refused
 }
 
 // New compiles views, and checks those that listeners name. Without views, clients see everything except copies from
@@ -116,7 +109,6 @@ func New(all []View, listeners []Listener) (*Rules, error) {
 			rs.other = r
 		}
 		rs.ordered, rs.byName[v.Name] = append(rs.ordered, r), r
-		rs.byLabels = rs.byLabels || r.selector != nil
 	}
 	for _, l := range listeners {
 		if l.View == "" {
@@ -147,12 +139,6 @@ func newRule(v View) (*Rule, error) {
 		}
 		r.identities = append(r.identities, p)
 	}
-	if v.Match.Labels != "" {
-		var err error
-		if r.selector, err = labels.Parse(v.Match.Labels); err != nil {
-			return nil, fmt.Errorf("label selector %q: %w", v.Match.Labels, err)
-		}
-	}
 	return r, nil
 }
 
@@ -166,10 +152,6 @@ func (rs *Rules) Of(l Listener, c Client, who identity.Identity) (*Rule, error) 
 			return r, nil
 		}
 		return nil, noView(l, c, who.Names)
-	}
-	if c.unlabelled && rs.byLabels {
-		return nil, status.Errorf(codes.Unavailable,
-			"the views have changed, and the labels of the node are more than the %d bytes that are kept; reconnect", maxLabelBytes)
 	}
 	for _, r := range rs.ordered {
 		if r.matches(c, who.Names) {
@@ -216,11 +198,8 @@ func (r *Rule) admits(identities []string) bool {
 func (r *Rule) matches(c Client, identities []string) bool {
 	m := r.Match
 	given := len(m.NodeIDs) + len(m.ClusterIDs) + len(m.Namespaces) + len(m.Identities)
-	if given == 0 && r.selector == nil {
-		return false
-	}
-	return allowed(m.NodeIDs, c.NodeID) && allowed(m.ClusterIDs, c.ClusterID) && allowed(m.Namespaces, c.Namespace) &&
-		r.admits(identities) && (r.selector == nil || r.selector.Matches(c.Labels))
+	return given > 0 && allowed(m.NodeIDs, c.NodeID) && allowed(m.ClusterIDs, c.ClusterID) && allowed(m.Namespaces, c.Namespace) &&
+		r.admits(identities)
 }
 
 // allowed reports whether a value matches one of globs. It returns true if there are no globs.

@@ -21,17 +21,12 @@ func must[T any](v T, err error) T {
 
 func named(identities ...string) identity.Identity { return identity.Identity{Names: identities} }
 
-// clientOf returns the client of a node with this id, metadata and labels.
-func clientOf(id string, metadata, labels map[string]string) Client {
-	text := func(m map[string]string) *structpb.Struct {
-		s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
-		for k, v := range m {
-			s.Fields[k] = structpb.NewStringValue(v)
-		}
-		return s
+// clientOf returns the client of a node with this id and metadata.
+func clientOf(id string, metadata map[string]string) Client {
+	md := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	for k, v := range metadata {
+		md.Fields[k] = structpb.NewStringValue(v)
 	}
-	md := text(metadata)
-	md.Fields["LABELS"] = structpb.NewStructValue(text(labels))
 	return must(ParseNode(&corev3.Node{Id: id, Metadata: md}))
 }
 
@@ -40,8 +35,7 @@ func TestFirstMatchingViewWins(t *testing.T) {
 		{Name: "listener"},
 		{Name: "id", Match: Match{NodeIDs: []string{"sidecar~*~edge-?.*", "gateway"}}},
 		{Name: "cluster", Match: Match{ClusterIDs: []string{"east", "west-*"}}},
-		{Name: "namespace and labels", Match: Match{Namespaces: []string{"team-*"}, Labels: "tier in (gold,silver),!legacy"}},
-		{Name: "namespace", Match: Match{Namespaces: []string{"team-a"}}},
+		{Name: "namespace", Match: Match{Namespaces: []string{"team-*"}}},
 		{Name: "identity", Match: Match{Identities: []string{"spiffe://*/ns/istio-system/sa/*", "dns:*.example"}}},
 		{Name: "cluster and identity", Match: Match{ClusterIDs: []string{"far"}, Identities: []string{"spiffe://*/**"}}},
 		{Name: "late cluster", Match: Match{ClusterIDs: []string{"east"}}},
@@ -54,23 +48,22 @@ func TestFirstMatchingViewWins(t *testing.T) {
 		identities []string
 		want       string // empty: none
 	}{
-		{"listener", "listener", clientOf("gateway", m{"CLUSTER_ID": "east"}, nil), nil, "listener"},
-		{"listener, identity", "cluster and identity", clientOf("x", nil, nil), []string{"spiffe://mesh/other"}, "cluster and identity"},
-		{"id, literally", "", clientOf("gateway", nil, nil), nil, "id"},
-		{"id, by pattern", "", clientOf("sidecar~10.0.0.1~edge-1.prod~prod.svc", nil, nil), nil, "id"},
-		{"a pattern is for all of an id", "", clientOf("gateway-2", nil, nil), nil, ""},
-		{"cluster", "", clientOf("x", m{"CLUSTER_ID": "west-2"}, nil), nil, "cluster"},
-		{"the first of two", "", clientOf("x", m{"CLUSTER_ID": "east"}, nil), []string{"dns:a.example"}, "cluster"},
-		{"namespace and labels", "", clientOf("x", m{"NAMESPACE": "team-a"}, m{"tier": "gold"}), nil, "namespace and labels"},
-		{"namespace of the id", "", clientOf("sidecar~10.0.0.1~p.team-b~d", nil, m{"tier": "silver"}), nil, "namespace and labels"},
-		{"labels that do not match", "", clientOf("x", m{"NAMESPACE": "team-a"}, m{"tier": "gold", "legacy": ""}), nil, "namespace"},
-		{"labels of another namespace", "", clientOf("x", m{"NAMESPACE": "other"}, m{"tier": "gold"}), nil, ""},
-		{"SPIFFE id", "", clientOf("x", nil, nil), []string{"spiffe://mesh/ns/istio-system/sa/istiod"}, "identity"},
-		{"a * is one segment", "", clientOf("x", nil, nil), []string{"spiffe://mesh/ns/istio-system/sa/x/istiod"}, ""},
-		{"second identity", "", clientOf("x", nil, nil), []string{"spiffe://mesh/other", "dns:relay.example"}, "identity"},
-		{"any identity", "", clientOf("x", m{"CLUSTER_ID": "far"}, nil), []string{"spiffe://mesh/other"}, "cluster and identity"},
-		{"no identity is not any", "", clientOf("x", m{"CLUSTER_ID": "far"}, nil), nil, ""},
-		{"nothing", "", clientOf("x", nil, nil), nil, ""},
+		{"listener", "listener", clientOf("gateway", m{"CLUSTER_ID": "east"}), nil, "listener"},
+		{"listener, identity", "cluster and identity", clientOf("x", nil), []string{"spiffe://mesh/other"}, "cluster and identity"},
+		{"id, literally", "", clientOf("gateway", nil), nil, "id"},
+		{"id, by pattern", "", clientOf("sidecar~10.0.0.1~edge-1.prod~prod.svc", nil), nil, "id"},
+		{"a pattern is for all of an id", "", clientOf("gateway-2", nil), nil, ""},
+		{"cluster", "", clientOf("x", m{"CLUSTER_ID": "west-2"}), nil, "cluster"},
+		{"the first of two", "", clientOf("x", m{"CLUSTER_ID": "east"}), []string{"dns:a.example"}, "cluster"},
+		{"namespace", "", clientOf("x", m{"NAMESPACE": "team-a"}), nil, "namespace"},
+		{"namespace of the id", "", clientOf("sidecar~10.0.0.1~p.team-b~d", nil), nil, "namespace"},
+		{"another namespace", "", clientOf("x", m{"NAMESPACE": "other"}), nil, ""},
+		{"SPIFFE id", "", clientOf("x", nil), []string{"spiffe://mesh/ns/istio-system/sa/istiod"}, "identity"},
+		{"a * is one segment", "", clientOf("x", nil), []string{"spiffe://mesh/ns/istio-system/sa/x/istiod"}, ""},
+		{"second identity", "", clientOf("x", nil), []string{"spiffe://mesh/other", "dns:relay.example"}, "identity"},
+		{"any identity", "", clientOf("x", m{"CLUSTER_ID": "far"}), []string{"spiffe://mesh/other"}, "cluster and identity"},
+		{"no identity is not any", "", clientOf("x", m{"CLUSTER_ID": "far"}), nil, ""},
+		{"nothing", "", clientOf("x", nil), nil, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := Listener{Address: "127.0.0.1:15010", View: tc.listener, Verifies: true}
@@ -106,11 +99,11 @@ func TestIdentitiesOfAViewHoldOnEveryListener(t *testing.T) {
 		"the view is the default":   {View{Name: "a", Match: match, Default: true}, Listener{Verifies: true}},
 	} {
 		rs := must(New([]View{tc.view}, []Listener{tc.listener}))
-		if r, err := rs.Of(tc.listener, clientOf("x", nil, nil), named("spiffe://mesh/ns/a/sa/b")); err != nil || r.Name != "a" {
+		if r, err := rs.Of(tc.listener, clientOf("x", nil), named("spiffe://mesh/ns/a/sa/b")); err != nil || r.Name != "a" {
 			t.Errorf("%s: its identity gets %v, %v", name, r, err)
 		}
 		for _, other := range [][]string{nil, {"spiffe://mesh/ns/a/sa/c"}} {
-			if r, err := rs.Of(tc.listener, clientOf("x", nil, nil), named(other...)); status.Code(err) != codes.PermissionDenied {
+			if r, err := rs.Of(tc.listener, clientOf("x", nil), named(other...)); status.Code(err) != codes.PermissionDenied {
 				t.Errorf("%s: identities %v get %v, %v", name, other, r, err)
 			}
 		}
@@ -127,11 +120,11 @@ func TestRefusalSaysByWhatTheClientWasJudged(t *testing.T) {
 		identities []string
 		want       string
 	}{
-		{clientOf("n-1", map[string]string{"CLUSTER_ID": "east", "NAMESPACE": "shop"}, nil), nil,
+		{clientOf("n-1", map[string]string{"CLUSTER_ID": "east", "NAMESPACE": "shop"}), nil,
 			`no view matches this client: listener 0.0.0.0:15010, node id "n-1", cluster "east", namespace "shop", identity none verified`},
-		{clientOf("n-1", nil, nil), []string{"spiffe://a/b", "c"},
+		{clientOf("n-1", nil), []string{"spiffe://a/b", "c"},
 			`no view matches this client: listener 0.0.0.0:15010, node id "n-1", cluster "", namespace "", identity "spiffe://a/b", "c"`},
-		{clientOf(long, map[string]string{"CLUSTER_ID": long, "NAMESPACE": long}, nil), []string{long, long, long, long, long}, ""},
+		{clientOf(long, map[string]string{"CLUSTER_ID": long, "NAMESPACE": long}), []string{long, long, long, long, long}, ""},
 	} {
 		_, err := must(New([]View{{Name: "v"}}, nil)).Of(Listener{Address: "0.0.0.0:15010"}, tc.client, named(tc.identities...))
 		got := status.Convert(err).Message()
@@ -161,7 +154,7 @@ func TestClaimsOfANodeMustBeThoseOfItsIdentity(t *testing.T) {
 		"an identity of no workload": {named("spiffe://cluster.local/relay"), "client", "bank", "api", ""},
 		"a DNS name":                 {named("dns:relay.example"), "client", "bank", "api", ""},
 	} {
-		c := clientOf(tc.id, map[string]string{"NAMESPACE": tc.namespace, "SERVICE_ACCOUNT": tc.account}, nil)
+		c := clientOf(tc.id, map[string]string{"NAMESPACE": tc.namespace, "SERVICE_ACCOUNT": tc.account})
 		for _, rs := range sets {
 			_, err := rs.Of(Listener{Address: "a"}, c, tc.who)
 			if tc.want == "" && err != nil || tc.want != "" && (status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), tc.want)) {
