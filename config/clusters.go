@@ -130,7 +130,7 @@ func substitute(v reflect.Value, id string) reflect.Value {
 }
 
 // template sets those defaults of a template that are not in tags.
-func (v *validator) template(at string, c *Clusters, revision string) {
+func (v *validator) template(at string, c *Clusters) {
 	u := &c.Upstream
 	if u.Source == nil && len(v.given(at)) == 0 {
 		i := slices.IndexFunc(v.sources, func(s Source) bool { _, is := s.(Template); return is })
@@ -146,7 +146,7 @@ func (v *validator) template(at string, c *Clusters, revision string) {
 		v.errorIf(v.noted(at+".firstSync"), at+".firstSync", "%q: clients never wait for found clusters: leave it out", u.FirstSync)
 		u.FirstSync = FirstSyncOptional
 	}
-	v.completeUpstream(u, revision)
+	v.completeUpstream(u)
 	u.Import.Profile = cmp.Or(u.Import.Profile, filter.ProfileServices)
 }
 

@@ -35,7 +35,6 @@ type Config struct {
 type Node struct {
 	ID        string `yaml:"id"`
 	Namespace string `yaml:"namespace"`
-	Revision  string `yaml:"revision"`  // empty: all
 	ClusterID string `yaml:"clusterID"` // empty: none
 	IP        string `yaml:"-"`         // of the environment or the host
 }

@@ -138,11 +138,11 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"admin on a listener's address", minimal + "admin: {address: '127.0.0.1:15010'}\n", []string{`9: admin.address: "127.0.0.1:15010" is already the address of downstream.listeners[0]: choose another port`}},
 		{"bad log level", minimal + "log: {level: loud}\n", []string{`9: log.level: "loud": want one of debug, info, warn, error`}},
 		{"bad log format", minimal + "log: {format: xml}\n", []string{`9: log.format: "xml": want one of text, json`}},
-		{"bad node", minimal + "node:\n  id: a~b\n  namespace: A\n  revision: 1_2\n", []string{
+		{"bad node", minimal + "node:\n  id: a~b\n  namespace: A\n  clusterID: 1_2\n", []string{
 			`10: node.id: "a~b" is not an ID: write 1 to 253 letters, digits, dots, dashes and underscores`,
 			`11: node.namespace: "A" is not a namespace`,
-			`12: node.revision: want a text, not "1_2": put it in quotes`}},
-		{"bad revision", minimal + "node: {revision: A}\n", []string{`9: node.revision: "A" is not a revision: write it as in the label istio.io/rev`}},
+			`12: node.clusterID: want a text, not "1_2": put it in quotes`}},
+		{"bad revision", replace("name: east", "name: east\n  import: {revision: A}"), []string{`3: upstreams[0].import.revision: "A" is not a revision: write it as in the label istio.io/rev`}},
 		{"placeholder", minimal + "provenance:\n  relay: <NAME OF THIS RELAY>\n", []string{`10: provenance.relay: "<NAME OF THIS RELAY>" is a placeholder: replace it by a name for this relay, without the angle brackets: all replicas have the same name, and no other relay has it`}},
 		{"placeholders elsewhere", replace(`["istiod.east:15012"]`, `[&a "<ADDRESS>", *a]`) + "log: {level: <LEVEL>}\n", []string{
 			`4: upstreams[0].xds.addresses[0]: "<ADDRESS>" is a placeholder: replace it by your own value, without the angle brackets`,

@@ -5,8 +5,7 @@ import (
 	"meshrelay/federation/rewrite"
 )
 
-// Import selects the resources of an upstream to mirror. An empty rule lets everything pass. For
-// clusters, Revision defaults to Node.Revision.
+// Import selects the resources of an upstream to mirror. An empty rule lets everything pass.
 type Import = filter.Rules
 
 // Globs are patterns with * and ? for names.

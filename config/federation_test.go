@@ -168,14 +168,11 @@ func TestRulesThatAreTaken(t *testing.T) {
 }
 
 func TestDefaultsOfRules(t *testing.T) {
-	c, err := parse("relay.yaml", []byte(withUpstream+"  generated: keep\n- {name: f, generated: keep, file: {path: x}, rewrite: {annotations: {remove: []}}}\nnode: {id: hub, revision: blue}\nviews: [{name: a, default: true}, {name: b, match: {clusterIDs: [x]}}]\nmerge: [{kinds: [se]}]\n"))
+	c, err := parse("relay.yaml", []byte(withUpstream+"  generated: keep\n- {name: f, generated: keep, file: {path: x}, rewrite: {annotations: {remove: []}}}\nnode: {id: hub}\nviews: [{name: a, default: true}, {name: b, match: {clusterIDs: [x]}}]\nmerge: [{kinds: [se]}]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	east, file := c.Upstreams[0], c.Upstreams[1]
-	if east.Import.Revision != "blue" || file.Import.Revision != "" {
-		t.Errorf("revisions %q and %q: it is node.revision for xds", east.Import.Revision, file.Import.Revision)
-	}
 	if east.Services.Mode != config.ServicesAsIs || file.Services.Mode != config.ServicesOmit {
 		t.Errorf("services %q and %q", east.Services.Mode, file.Services.Mode)
 	}

@@ -109,21 +109,18 @@ func (v *validator) complete(c *Config) {
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)
-		v.completeUpstream(u, c.Node.Revision)
+		v.completeUpstream(u)
 	}
 	for i := range c.Clusters {
-		v.template(fmt.Sprintf("clusters[%d].upstream", i), &c.Clusters[i], c.Node.Revision)
+		v.template(fmt.Sprintf("clusters[%d].upstream", i), &c.Clusters[i])
 	}
 }
 
 // completeUpstream sets the defaults of an upstream that are not in tags.
-func (v *validator) completeUpstream(u *Upstream, revision string) {
+func (v *validator) completeUpstream(u *Upstream) {
 	def := func(s *string, value string) { *s = cmp.Or(*s, value) }
 	if u.relayed() && u.Generated == GeneratedKeep {
 		def(&u.Services.Mode, ServicesAsIs)
-	}
-	if u.ofCluster() {
-		def(&u.Import.Revision, revision)
 	}
 	def(&u.Services.Mode, ServicesOmit)
 	if u.Rewrite.Annotations.Remove == nil {

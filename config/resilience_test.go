@@ -219,7 +219,7 @@ func TestWhatNeedsARestart(t *testing.T) {
 		{"upstreams", "clusterID: a", "clusterID: b\n  firstSync: wait\n  guard: {percent: 1}\n- {name: f, file: {path: x}}", nil},
 		{"merge, views, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\nlog: {level: debug}\nstate: {history: {revisions: 1}}\n", nil},
 		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5", nil},
-		{"node", "", "node: {id: other, revision: r}\n", []string{"node.id", "node.revision", "provenance.relay"}},
+		{"node", "", "node: {id: other, clusterID: r}\n", []string{"node.id", "node.clusterID", "provenance.relay"}},
 		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},
 		{"a listener's kind", "plaintext: true", "allowAnonymous: true, tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].allowAnonymous", "downstream.listeners[0].tls"}},
 		{"a listener more", "upstreams:", "  - {address: '127.0.0.1:0', plaintext: true}\nupstreams:", []string{"downstream.listeners"}},

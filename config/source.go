@@ -2,7 +2,7 @@ package config
 
 // Source is the section of an upstream that says where its resources come from: a pointer to a
 // struct with the tags of this package (fields.go). Each kind of source has its own type. A section
-// that reads all resources of a cluster, of every revision, has the method OfCluster() bool.
+// that reads the resources of a cluster has the method OfCluster() bool.
 type Source interface {
 	// Kind returns the name of the section. It is the same for all values of one Go type.
 	Kind() string
@@ -14,7 +14,7 @@ type Source interface {
 	Check(c Checker, u Upstream, before []Upstream)
 }
 
-// ofCluster reports whether the resources are those of a cluster, which may have several revisions.
+// ofCluster reports whether the resources are those of a cluster.
 func (u Upstream) ofCluster() bool {
 	c, ok := u.Source.(interface{ OfCluster() bool })
 	return u.relayed() || ok && c.OfCluster()

@@ -133,7 +133,6 @@ func (v *validator) config(c *Config) {
 	v.namespace("node.namespace", c.Node.Namespace)
 	v.id("node.id", c.Node.ID)
 	v.id("node.clusterID", c.Node.ClusterID)
-	v.errorIf(c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision), "node.revision", "%q is not a revision: write it as in the label istio.io/rev", c.Node.Revision)
 	v.errorIf(len(c.Upstreams)+len(c.Clusters) == 0, "upstreams", "missing: add an upstream with %s, or clusters", strings.Join(v.sourceKinds(), " or "))
 	for i, u := range c.Upstreams {
 		at := fmt.Sprintf("upstreams[%d]", i)

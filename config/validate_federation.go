@@ -74,9 +74,8 @@ func (u Upstream) RewriteRules() rewrite.Rules {
 }
 
 func (v *validator) federation(at string, u Upstream) {
-	if r := u.Import.Revision; r != "" && v.noted(at+".import.revision") && !nameShape.MatchString(r) {
-		v.errorf(at+".import.revision", "%q is not a revision: write it as in the label istio.io/rev", r)
-	}
+	r := u.Import.Revision
+	v.errorIf(r != "" && !nameShape.MatchString(r), at+".import.revision", "%q is not a revision: write it as in the label istio.io/rev", r)
 	v.rules(at+".import", u.ImportRules())
 	v.requireVia(at+".import.requireVia", u)
 	v.errorIf(u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0, at+".rewrite.exportTo", "empty, which would export everything to all namespaces: leave it out, or write \"*\" to export everything")

@@ -127,10 +127,10 @@ func TestTheFingerprintCoversWhatShortHostsDependOn_C23(t *testing.T) {
 		"another domain": func(u *config.Upstream) { u.DomainSuffix = "east.corp" },
 		"kept":           func(u *config.Upstream) { u.Rewrite.ShortHosts = rewrite.ShortHostsKeep },
 	} {
-		u, node := xdsConfig()
+		u, _ := xdsConfig()
 		u.DomainSuffix, u.Rewrite.ShortHosts = "cluster.local", rewrite.ShortHostsComplete
 		change(&u)
-		rules, err := intake.NewRules(u, config.Provenance{}, node.Revision, true)
+		rules, err := intake.NewRules(u, config.Provenance{}, true)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -38,7 +38,7 @@ func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.L
 	if s.kind, err = KindOf(kinds, cfg); err != nil {
 		return s, err
 	}
-	if s.rules, err = intake.NewRules(cfg, all.Provenance, all.Node.Revision, cfg.Source.Relayed()); err != nil {
+	if s.rules, err = intake.NewRules(cfg, all.Provenance, cfg.Source.Relayed()); err != nil {
 		return s, err
 	}
 	s.env = Env{Node: all.Node, Relay: all.Provenance.Relay, Log: s.log}

@@ -131,7 +131,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 			u.Services.Mode = config.ServicesDiscover
 		}
 		u.Name, u.Import.Selector = "east", "!hidden"
-		rules, err := NewRules(u, config.Provenance{}, "", !w.selects)
+		rules, err := NewRules(u, config.Provenance{}, !w.selects)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 			"reload": func(rt *rapid.T) {
 				u := u
 				u.Import.Namespaces.Exclude = []string{rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "namespace")}
-				rules, err := NewRules(u, config.Provenance{}, "", !w.selects)
+				rules, err := NewRules(u, config.Provenance{}, !w.selects)
 				if err != nil {
 					rt.Fatal(err)
 				}

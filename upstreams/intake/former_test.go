@@ -38,7 +38,7 @@ func newHeld(t *testing.T, u config.Upstream, more fakexds.Resource) (m *machine
 func machineOf(t *testing.T, u config.Upstream) *machine {
 	t.Helper()
 	u.Name = "east"
-	rules, err := NewRules(u, config.Provenance{}, "", true)
+	rules, err := NewRules(u, config.Provenance{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ type Rules struct {
 
 // NewRules returns the rules of an upstream. revision is the relay's own. relayed: the upstream is
 // a control plane, which may have resources from this relay.
-func NewRules(u config.Upstream, p config.Provenance, revision string, relayed bool) (*Rules, error) {
+func NewRules(u config.Upstream, p config.Provenance, relayed bool) (*Rules, error) {
 	imports, err := filter.New(u.ImportRules())
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: import: %w", u.Name, err)
@@ -112,7 +112,7 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 		gateways:  services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network},
 		displaced: displaced, filter: imports, roots: []string{filter.DefaultRoot}, via: via, rewriter: rewriter, provenance: p,
 		stamp: &stamp, relayStamp: &fromRelay,
-		version: versionOf(u, p, revision, relayed),
+		version: versionOf(u, p, relayed),
 	}, nil
 }
 
@@ -127,10 +127,10 @@ const rulesVersion = 4
 // JSON is zero or empty: a release with a new setting keeps the version while nobody uses the
 // setting, and does not import the resources on disk again. The JSON of a new setting must
 // therefore be zero when it is not set (that of a time.Time is not).
-func versionOf(u config.Upstream, p config.Provenance, revision string, relayed bool) string {
+func versionOf(u config.Upstream, p config.Provenance, relayed bool) string {
 	text, err := json.Marshal(map[string]any{
 		"name": u.Name, "clusterID": u.ClusterID, "generated": u.Generated, "domainSuffix": u.DomainSuffix,
-		"revision": revision, "relayed": relayed, "provenance": map[string]any{"Annotations": true, "Relay": p.Relay, "MaxHops": maxHops},
+		"relayed": relayed, "provenance": map[string]any{"Annotations": true, "Relay": p.Relay, "MaxHops": maxHops},
 		"import": u.Import, "services": u.Services, "rewrite": u.Rewrite, "profile": u.Guard.Profile,
 	})
 	var settings any

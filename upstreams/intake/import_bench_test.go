@@ -32,7 +32,7 @@ func BenchmarkImport(b *testing.B) {
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			bc.u.Name, bc.u.ClusterID, bc.u.Services.Mode = "east", "east", config.ServicesOmit
-			im, err := NewRules(bc.u, bc.p, "", true)
+			im, err := NewRules(bc.u, bc.p, true)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func BenchmarkImportVirtualService(b *testing.B) {
 		b.Run(bc.name, func(b *testing.B) {
 			u := config.Upstream{Name: "east", ClusterID: "east-1", DomainSuffix: "cluster.local", Services: config.Services{Mode: config.ServicesOmit}}
 			u.Rewrite = config.Rewrite{ShortHosts: bc.shortHosts, Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}
-			im, err := NewRules(u, config.Provenance{Relay: "hub"}, "", true)
+			im, err := NewRules(u, config.Provenance{Relay: "hub"}, true)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -24,7 +24,7 @@ func imports(t *testing.T, u config.Upstream, p config.Provenance) *Rules {
 	if p == (config.Provenance{}) {
 		p = config.Provenance{Relay: "hub"}
 	}
-	im, err := NewRules(u, p, "", u.Source == nil)
+	im, err := NewRules(u, p, u.Source == nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 	if p := r.Provenance(); p.Source != want.Source || p.Cluster != want.Cluster || p.SourceVersion != want.SourceVersion || !slices.Equal(p.Path, want.Path) || r.Cluster() != "east-1" {
 		t.Errorf("%+v of cluster %s", p, r.Cluster())
 	}
-	second, err := NewRules(config.Upstream{Name: "near", ClusterID: "near", Services: config.Services{Mode: config.ServicesOmit}}, config.Provenance{Relay: "far"}, "", true)
+	second, err := NewRules(config.Upstream{Name: "near", ClusterID: "near", Services: config.Services{Mode: config.ServicesOmit}}, config.Provenance{Relay: "far"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ type machine struct {
 func newMachine(t *testing.T, relayed bool, p config.Provenance) *machine {
 	t.Helper()
 	u := config.Upstream{Name: "east", ClusterID: "east-1", Services: config.Services{Mode: config.ServicesOmit}, Guard: config.Guard{Percent: 100}}
-	rules, err := NewRules(u, p, "", relayed)
+	rules, err := NewRules(u, p, relayed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +314,7 @@ func TestTheVersionOfRulesIsThatOfTheSettingsInUse(t *testing.T) {
 	version := func(u config.Upstream) string {
 		t.Helper()
 		u.Name, u.Services.Mode = "east", config.ServicesOmit
-		rules, err := NewRules(u, config.Provenance{}, "", true)
+		rules, err := NewRules(u, config.Provenance{}, true)
 		if err != nil {
 			t.Fatal(err)
 		}

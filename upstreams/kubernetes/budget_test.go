@@ -76,7 +76,7 @@ func newHostile(t reporter) *hostile {
 	u.Import.Revision = "ours"
 	section := sectionOf(u)
 	section.DiscoverySelectors, section.Ingress.Mode = []string{"mesh=on"}, "default"
-	rules, err := intake.NewRules(u, config.Provenance{}, "", false)
+	rules, err := intake.NewRules(u, config.Provenance{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

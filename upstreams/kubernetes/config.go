@@ -61,7 +61,7 @@ func (*Config) Kind() string { return "kubernetes" }
 // Relayed implements config.Source.
 func (*Config) Relayed() bool { return false }
 
-// OfCluster tells package config that import.revision applies to this source.
+// OfCluster tells package config that the resources are those of a cluster.
 func (*Config) OfCluster() bool { return true }
 
 // groupKind matches group/Kind, the form of a kind that is not well known.

@@ -139,14 +139,6 @@ func configOf() config.Upstream {
 	return config.Upstream{Name: "east", Source: &Config{}}
 }
 
-func TestTheRevisionOfTheRelayCountsForClusters_C11(t *testing.T) {
-	text := "upstreams:\n- name: east\n  kubernetes: {cluster: {inCluster: true}}\nnode: {revision: stable}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n"
-	c, err := config.Parse("relay.yaml", []byte(text), &Config{})
-	if err != nil || c.Upstreams[0].Import.Revision != "stable" {
-		t.Errorf("%v", err)
-	}
-}
-
 // TestIngressesOfFoundClustersNeedAProfileThatHasWhatTheyBecome: services, the default, does not.
 func TestIngressesOfFoundClustersNeedAProfileThatHasWhatTheyBecome(t *testing.T) {
 	for rules, fits := range map[string]bool{

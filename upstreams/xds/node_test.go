@@ -53,6 +53,14 @@ func run(t *testing.T, cfg *config.Config) *upstreams.Manager {
 	return m
 }
 
+// Relays leave out what is for other revisions than a client claims.
+func TestAnUpstreamIsToldTheRevisionThatIsMirrored_C11(t *testing.T) {
+	cfg := parsed(t, sharedServer+"- {name: a, import: {revision: blue}, xds: {addresses: [\"127.0.0.1:1\"], plaintext: true}}\n")
+	if n := nodeConfig(cfg.Upstreams[0], upstreams.Env{Node: cfg.Node}, ""); n.Revision != "blue" {
+		t.Errorf("%+v", n)
+	}
+}
+
 // nodeIDs returns the node ID of each stream of a server, by the number of the stream.
 func nodeIDs(s *fakexds.Server) map[int]string {
 	ids := map[int]string{}

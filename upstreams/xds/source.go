@@ -134,7 +134,7 @@ func nodeConfig(cfg config.Upstream, env upstreams.Env, stream string) adsclient
 	if stream != "" {
 		id += "_" + stream
 	}
-	return adsclient.NodeConfig{Name: id, Namespace: env.Node.Namespace, IP: env.Node.IP, Revision: env.Node.Revision}
+	return adsclient.NodeConfig{Name: id, Namespace: env.Node.Namespace, IP: env.Node.IP, Revision: cfg.Import.Revision}
 }
 
 // newComplaints limits the log lines about responses. The status counts and names all refusals.
