@@ -9,7 +9,7 @@ import (
 )
 
 // mostFields is how many fields a person may have to know.
-const mostFields = 158
+const mostFields = 152
 
 // settable returns the paths of the fields of a schema that have a value of their own: lists of
 // values and maps count as one.
