@@ -129,7 +129,7 @@ oracle: build istiod kube ## Compare what istiods make of configs, as files, thr
 	cd e2e && ORACLE_SETS=$(ORACLE_SETS) go test -count=1 -timeout 60m ./ingress
 
 .PHONY: examples
-examples: build istiod kube nacos ## Run the examples with real istiods
+examples: build istiod newest kube nacos ## Run the examples with real istiods
 	cd e2e && go test -count=1 -timeout 30m -v -run '^TestExample' ./...
 
 # istiod and istioctl are tools of the e2e module, so that their version is in its go.mod.

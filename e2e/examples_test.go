@@ -25,7 +25,7 @@ type example struct {
 var loopback = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
 // examples is how many there are.
-const examples = 8
+const examples = 9
 
 func newExample(t *testing.T, name string) *example {
 	t.Helper()
@@ -289,7 +289,7 @@ func (i *istiod) hasNot(key string) {
 func TestExampleConfigsAreValid(t *testing.T) {
 	t.Parallel()
 	dirs, err := filepath.Glob("../examples/*/relay.yaml")
-	if err != nil || len(dirs) != examples {
+	if err != nil || len(dirs) != examples-1 { // that of fleet is made by a script
 		t.Fatalf("the examples have %d config files: %v", len(dirs), err)
 	}
 	for _, dir := range dirs {
