@@ -10,8 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -32,20 +30,16 @@ type clusterInit struct {
 // write writes what the cluster of a context needs, or a Secret with a kubeconfig for it. An empty path means the
 // kubeconfig of kubectl.
 func (c *clusterInit) write(ctx context.Context, path string, w io.Writer) error {
-	rules, part := clientcmd.NewDefaultClientConfigLoadingRules(), "rights"
-	rules.ExplicitPath = path
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.Context}).ClientConfig()
+	part := "rights"
+	conn, server, err := apiserver.OfUser(path, c.Context)
 	switch {
 	case err != nil:
 		return fmt.Errorf("--cluster %s: %w", c.Context, err)
 	case len(validation.IsDNS1123Subdomain(c.Name)) > 0 || len(validation.IsDNS1123Label(c.Namespace)) > 0:
 		return fmt.Errorf("a Secret relay-cluster-%s in namespace %q is not possible: use other --name and --namespace", c.Name, c.Namespace)
 	case c.Secret:
-		part, c.Server = "secret", cmp.Or(c.Server, cfg.Host)
-		rt, err := rest.TransportFor(cfg)
-		if err == nil {
-			err = apiserver.NewConn(cfg.Host, rt).Read(ctx, "/api/v1/namespaces/"+c.Namespace+"/secrets/relay-reader-token", apiserver.AcceptJSON, c)
-		}
+		part, c.Server = "secret", cmp.Or(c.Server, server)
+		err := conn.Read(ctx, "/api/v1/namespaces/"+c.Namespace+"/secrets/relay-reader-token", apiserver.AcceptJSON, c)
 		if apierrors.IsNotFound(err) || err == nil && (len(c.Data.Token) == 0 || c.Data.CA == "") {
 			return fmt.Errorf("cluster %s has no token for a relay yet: relay init --cluster %[1]s | kubectl --context %[1]s apply -f -", c.Context)
 		} else if err != nil {
