@@ -55,6 +55,7 @@ type departure struct {
 type hold struct {
 	since time.Time
 	of    int
+	most  int // resources that were held at once
 	why   string
 	// ran is the time until running, when the clock last started. running is zero while the clock
 	// is stopped.
@@ -89,7 +90,7 @@ func (h *hold) stop(now time.Time) {
 
 // hold begins to hold all waiting deletions.
 func (in *Intake) hold(why string) {
-	in.held = &hold{since: in.now, of: in.of(), why: why}
+	in.held = &hold{since: in.now, of: in.of(), most: len(in.leaving), why: why}
 	for key, d := range in.leaving {
 		d.joined = 0 // the clock of the new hold starts at zero
 		in.leaving[key] = d
@@ -199,7 +200,7 @@ func (in *Intake) depart(key mirror.Key) {
 	in.departures++
 	d := departure{since: in.now, number: in.departures}
 	if in.held != nil {
-		d.joined = in.held.elapsed(in.now)
+		d.joined, in.held.most = in.held.elapsed(in.now), max(in.held.most, len(in.leaving)+1)
 		in.withdraw(key)
 	}
 	if r := in.served.Get(key); r != nil {
