@@ -23,6 +23,12 @@ type Part struct {
 	Source string `json:"source"`
 }
 
+// everywhere is no namespace: who sees all.
+const everywhere = "*"
+
+// groupOf returns the kind and upstream of a claim.
+func groupOf(c mirror.Claimed) Part { return Part{mirror.Key{Kind: c.Kind()}, c.Source()} }
+
 // Hybrids returns the hosts, without "*", whose parts come from different upstreams, sorted. What it does not compare, because
 // of maxScopes, counts as seen together.
 func (t *Tracker) Hybrids() (all []Hybrid) {
@@ -31,15 +37,29 @@ func (t *Tracker) Hybrids() (all []Hybrid) {
 	room := maxScopes
 	for _, c := range contests {
 		slices.SortFunc(c.Claims, func(a, b mirror.Claimed) int { return mirror.CompareKeys(a.Key(), b.Key()) })
-		h, others, seen := Hybrid{Host: c.What}, []Part(nil), map[Part]bool{}
+		h, others, seen, groups := Hybrid{Host: c.What}, []Part(nil), map[Part]bool{}, map[Part]map[string]bool{}
+		for _, a := range c.Claims { // so that each is compared with all of a kind and upstream at once
+			of := groupOf(a)
+			if groups[of] == nil {
+				groups[of] = map[string]bool{}
+			}
+			groups[of][everywhere] = groups[of][everywhere] || a.Scopes == nil
+			for _, s := range a.Scopes {
+				groups[of][s] = true
+			}
+		}
 		for _, a := range c.Claims {
-			if !slices.ContainsFunc(c.Claims, func(b mirror.Claimed) bool {
-				room -= 1 + len(a.Scopes)
-				return a.Source() != b.Source() && a.Kind() != b.Kind() && (room < 0 || mirror.Claims{Scopes: a.Scopes}.Meets(mirror.Claims{Scopes: b.Scopes}))
-			}) {
+			meets, of := false, groupOf(a)
+			for g, scopes := range groups {
+				if g.Source != of.Source && g.Kind != of.Kind && !meets {
+					room -= 1 + len(a.Scopes)
+					meets = room < 0 || a.Scopes == nil || scopes[everywhere] || slices.ContainsFunc(a.Scopes, func(s string) bool { return scopes[s] })
+				}
+			}
+			if !meets {
 				continue
 			}
-			part, of := Part{a.Key(), a.Source()}, Part{mirror.Key{Kind: a.Kind()}, a.Source()}
+			part := Part{a.Key(), a.Source()}
 			if seen[of] {
 				others = append(others, part)
 				continue

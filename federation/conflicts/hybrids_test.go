@@ -133,3 +133,15 @@ func TestHybridsAgreeWithAModel(t *testing.T) {
 		}
 	})
 }
+
+// TestManyPartsThatNobodySeesTogetherAreNoHybrid: comparing each with each would end long before all are compared.
+func TestManyPartsThatNobodySeesTogetherAreNoHybrid(t *testing.T) {
+	w := newWorld(t, "serve", "east", "west")
+	for i := range 600 {
+		w.put(part(t, "se", "east", fmt.Sprintf("x%03d", i), "a.example", "b"))
+	}
+	w.put(part(t, "dr", "west", "z", "a.example", "c"))
+	if got := w.hybrids(); len(got) > 0 {
+		t.Errorf("%.200q", got)
+	}
+}
