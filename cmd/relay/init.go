@@ -120,6 +120,11 @@ runs. The command changes nothing.`,
 				remote.Name = cmp.Or(map[bool]string{true: in.Name}[cmd.Flags().Changed("name")], remote.Context)
 				return remote.write(cmd.Context(), in.Kubeconfig, cmd.OutOrStdout())
 			}
+			for _, name := range []string{"secret", "server", "namespace"} {
+				if cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s belongs to --cluster: add --cluster CONTEXT, or leave it out", name)
+				}
+			}
 			text, err := in.config()
 			if err != nil {
 				return err
@@ -156,6 +161,7 @@ runs. The command changes nothing.`,
 	f.StringVarP(&in.Output, "output", "o", "relay.yaml", "`file` to write, - for standard output")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "istiod")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "file")
+	cmd.MarkFlagsMutuallyExclusive("cluster", "output")
 	return cmd
 }
 

@@ -121,6 +121,8 @@ func TestInitPrintsTheKubeconfigOfACluster(t *testing.T) {
 		"--cluster east --from-kubeconfig KUBE --namespace A":                  "use other --name and --namespace",
 		"--cluster east --from-kubeconfig KUBE --file configs":                 "[cluster file]",
 		"--cluster east --from-kubeconfig KUBE --istiod a:1":                   "[cluster istiod]",
+		"--cluster east --from-kubeconfig KUBE --secret -o secret.yaml":        "[cluster output]",
+		"--secret --from-kubeconfig KUBE -o -":                                 "--secret belongs to --cluster",
 		"--cluster east --from-kubeconfig KUBE.absent":                         "no such file",
 		"--cluster east --from-kubeconfig KUBE --secret --namespace forbidden": "get secrets forbidden/relay-reader-token",
 	} {
