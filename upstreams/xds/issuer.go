@@ -70,7 +70,7 @@ func (i *issuer) renew(ctx context.Context) time.Duration {
 	token, life, err := i.ask(ctx)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if fmt.Sprint(err) != fmt.Sprint(i.err) && ctx.Err() == nil {
+	if (err == nil) != (i.err == nil) && ctx.Err() == nil { // texts differ by ports
 		i.log.Warn("result of token requests changed", "from", i.place, "err", err)
 	}
 	if i.asked, i.err = now, err; err != nil {
@@ -107,7 +107,7 @@ func (i *issuer) ask(ctx context.Context) (token string, life time.Duration, err
 func (i *issuer) read() (string, error) {
 	token, problem := i.state()
 	if token == "" {
-		return "", errors.New(problem)
+		return "", errors.New(cmp.Or(problem, "the token from "+i.place+" is over, and the next one is not here yet"))
 	}
 	return token, nil
 }
