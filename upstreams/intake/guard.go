@@ -65,14 +65,14 @@ func (in *Intake) judgeHold(complete bool) (removed int) {
 }
 
 // isNormalAgain reports whether the source has enough of the held resources again: the guard would let the
-// remaining deletions pass. Some resources must have returned, or three quarters if the hold has no end: time
+// remaining deletions pass. Some resources must have returned, or half of them if the hold has no end: time
 // alone, or a new stream alone, does not prove that the remaining deletions are no accident.
 //
 // A new stream sends everything at once. On a live stream resources return bit by bit, so the rest waits
 // until nothing has returned for guardWindow, and until all names are readable. The rest of a partial release
 // waits for an operator or for the source.
 func (in *Intake) isNormalAgain(complete bool) bool {
-	if _, ends := in.left(); !ends && 4*len(in.leaving) > in.held.most || in.held.returned.IsZero() || in.held.picked || in.syncing || in.isTorn() {
+	if _, ends := in.left(); !ends && 2*len(in.leaving) > in.held.most || in.held.returned.IsZero() || in.held.picked || in.syncing || in.isTorn() {
 		return false
 	}
 	quiet := in.stale.inContact && in.now.Sub(in.held.returned) >= guardWindow
