@@ -130,7 +130,7 @@ func (s *Server) prepare(lis net.Listener) {
 	s.has, s.withheld, s.streams = map[string][]Resource{}, map[string]bool{}, map[*session]struct{}{}
 	s.Addr = lis.Addr().String()
 	pings := keepalive.EnforcementPolicy{MinTime: 15 * time.Second} // as an istiod
-	s.grpc = grpc.NewServer(append([]grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 20), grpc.MaxConcurrentStreams(100), grpc.KeepaliveEnforcementPolicy(pings)}, s.Options...)...)
+	s.grpc = grpc.NewServer(append([]grpc.ServerOption{grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(64 << 20), grpc.MaxConcurrentStreams(100), grpc.KeepaliveEnforcementPolicy(pings)}, s.Options...)...)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, s)
 }
 
