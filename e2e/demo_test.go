@@ -1,8 +1,12 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -118,6 +122,68 @@ func TestDemoServesEverySampleOnce_S3_S13(t *testing.T) {
 	if got, err := c.list("example.com/v1/Unknown"); err != nil || len(got) != 0 {
 		t.Errorf("an unknown type brings %v, %v", got, err)
 	}
+}
+
+// TestTheDemoIsBrokenWithoutTheCheckout: what people are told to delete is a copy, and the relay holds it.
+func TestTheDemoIsBrokenWithoutTheCheckout(t *testing.T) {
+	t.Parallel()
+	samples := os.DirFS("../samples")
+	was := filesIn(t, samples)
+	var ports []string
+	for range 6 {
+		_, port, _ := strings.Cut(freePort(t), ":")
+		ports = append(ports, port)
+	}
+	relay := binary(t, "RELAY_BIN", "../bin/relay")
+	work := t.TempDir()
+	demo := run(t, "demo", "", []string{"DEMO_PORTS=" + strings.Join(ports, " "), "RELAY=" + relay, "TMPDIR=" + work}, "../hack/demo.sh")
+	var east string
+	eventually(t, "the demo runs", func() error {
+		out := demo.out.tail()
+		_, east, _ = strings.Cut(out, "now edit or delete a file in ")
+		east, _, _ = strings.Cut(east, ", a copy of the samples")
+		if !strings.Contains(out, "Running until interrupted") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	files, err := filepath.Glob(filepath.Join(east, "*.yaml"))
+	if err != nil || len(files) == 0 || !strings.HasPrefix(east, work) {
+		t.Fatalf("the demo names %q, with the files %q: %v", east, files, err)
+	}
+	for _, name := range files {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the deletions are held", func() error {
+		out, _ := exec.CommandContext(t.Context(), relay, "status", "--admin", "127.0.0.1:"+ports[5]).CombinedOutput() // it is degraded
+		if !strings.Contains(string(out), "held") {
+			return errors.New(string(out))
+		}
+		return nil
+	})
+	demo.terminate()
+	if now := filesIn(t, samples); !maps.Equal(was, now) {
+		t.Error("the samples in the checkout are others")
+	}
+}
+
+// filesIn returns the contents of a directory, by path.
+func filesIn(t *testing.T, dir fs.FS) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	if err := fs.WalkDir(dir, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := fs.ReadFile(dir, path)
+		all[path] = string(b)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // TestRejectionDoesNotLoop_S7 rejects what comes and makes sure that nothing comes of
