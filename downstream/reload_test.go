@@ -10,11 +10,13 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
 	"meshrelay/downstream/views"
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 )
 
@@ -304,7 +306,8 @@ func TestReceiptsAfterAReload(t *testing.T) {
 
 // TestReloadWhileEverythingHappens: views and limits are replaced while sources change and
 // clients come and go; those who stay arrive at what their view shows, and lose nothing on
-// the way that each of the views shows that they can have had.
+// the way that each of the views shows that they can have had. A stream that has a response of the
+// view of before on its way ends, and its client connects again.
 func TestReloadWhileEverythingHappens(t *testing.T) {
 	rules := [][]views.View{
 		{namespaces("a", "client-0", "shop", "till"), namespaces("b", "client-1 client-2", "shop"), namespaces("c", "", "shop", "till", "bank")},
@@ -322,13 +325,22 @@ func TestReloadWhileEverythingHappens(t *testing.T) {
 	const clients = 6
 	var deltas []*deltaStream
 	var fulls []*sotwStream
-	for i := range clients {
-		deltas = append(deltas, r.deltaBy(fmt.Sprintf("client-%d", i%3), seV1))
+	delta := func(i int) *deltaStream { return r.deltaBy(fmt.Sprintf("client-%d", i%3), seV1) }
+	full := func(i int) *sotwStream {
 		s := r.sotw()
 		n := node()
 		n.Id = fmt.Sprintf("client-%d", i%3)
 		s.send(&discoveryv3.DiscoveryRequest{Node: n, TypeUrl: seV1})
-		fulls = append(fulls, s)
+		return s
+	}
+	for i := range clients {
+		deltas, fulls = append(deltas, delta(i)), append(fulls, full(i))
+	}
+	outdated := func(err error) bool {
+		if err != nil && status.Convert(err).Message() != status.Convert(errOutdated).Message() {
+			t.Fatal(err)
+		}
+		return err != nil
 	}
 	var busy sync.WaitGroup
 	for i, store := range []*mirror.Store{r.store, r.west} {
@@ -363,7 +375,7 @@ func TestReloadWhileEverythingHappens(t *testing.T) {
 	})
 	for i := range 30 {
 		d := r.deltaBy(fmt.Sprintf("client-%d", i%4), seV1, drV1)
-		d.next()
+		outdated(await.Value(t, "a message", d.recvd).err)
 		d.cancel()
 	}
 	busy.Wait()
@@ -384,7 +396,12 @@ func TestReloadWhileEverythingHappens(t *testing.T) {
 	for i, d := range deltas {
 		holds := map[string]string{}
 		for final := want(i); !maps.Equal(holds, final); {
-			resp := d.next()
+			got := await.Value(t, "a message", d.recvd)
+			if outdated(got.err) {
+				d, holds = delta(i), map[string]string{}
+				continue
+			}
+			resp := got.msg
 			for _, res := range resp.Resources {
 				holds[res.Name] = res.Version
 			}
@@ -398,8 +415,13 @@ func TestReloadWhileEverythingHappens(t *testing.T) {
 	}
 	for i, s := range fulls {
 		for final := want(i); ; {
+			got := await.Value(t, "a message", s.recvd)
+			if outdated(got.err) {
+				s = full(i)
+				continue
+			}
 			holds, kept := map[string]string{}, 0
-			for _, a := range s.next().Resources {
+			for _, a := range got.msg.Resources {
 				md := decode(t, a).Metadata
 				holds[md.Name] = md.Version
 				if strings.HasPrefix(md.Name, "shop/stable") {
