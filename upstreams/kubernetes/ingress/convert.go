@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -141,15 +142,7 @@ func (o *Options) routes(parts []part, port portOf, report func(ing Name, field,
 	slices.SortStableFunc(all, func(a, b route) int {
 		aLen, aExact := rank(a.match)
 		bLen, bExact := rank(b.match)
-		switch {
-		case aLen != bLen:
-			return bLen - aLen
-		case aExact == bExact:
-			return 0
-		case aExact:
-			return -1
-		}
-		return 1
+		return cmp.Or(bLen-aLen, bExact-aExact)
 	})
 	return all
 }
@@ -214,10 +207,10 @@ func match(p Path) *networking.StringMatch {
 	return exact(p.Path)
 }
 
-// rank returns the length of a match, and whether the match is exact.
-func rank(m *networking.StringMatch) (length int, exact bool) {
+// rank returns the length of a match, and 1 if the match is exact.
+func rank(m *networking.StringMatch) (length, exact int) {
 	if e, ok := m.GetMatchType().(*networking.StringMatch_Exact); ok {
-		return len(e.Exact), true
+		return len(e.Exact), 1
 	}
-	return len(m.GetPrefix()), false
+	return len(m.GetPrefix()), 0
 }

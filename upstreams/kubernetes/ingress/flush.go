@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
-	"strings"
 
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/proto"
@@ -38,13 +37,7 @@ func (s *State) Flush() (changes []*Output) {
 			changes = append(changes, cmp.Or(out, &Output{Key: key}))
 		}
 	}
-	slices.SortFunc(changes, func(a, b *Output) int {
-		return cmp.Or(
-			strings.Compare(a.Key.Kind.Kind, b.Key.Kind.Kind), // Gateway, VirtualService
-			strings.Compare(a.Key.Namespace, b.Key.Namespace),
-			strings.Compare(a.Key.Name, b.Key.Name),
-		)
-	})
+	slices.SortFunc(changes, func(a, b *Output) int { return mirror.CompareKeys(a.Key, b.Key) })
 	clear(s.changedIngresses)
 	clear(s.changedHosts)
 	s.changedOptions = false
@@ -173,10 +166,7 @@ func (s *State) nameOf(name string, h *host) Name {
 // before reports whether the first rule of one host comes before that of another one.
 func (s *State) before(a, b string) bool {
 	x, y := s.parts(s.hosts[a], a)[0], s.parts(s.hosts[b], b)[0]
-	if c := s.options.compare(x.Ingress, y.Ingress); c != 0 {
-		return c < 0
-	}
-	return x.rules[0] < y.rules[0]
+	return cmp.Or(s.options.compare(x.Ingress, y.Ingress), x.rules[0]-y.rules[0]) < 0
 }
 
 // parts returns the parts of all Ingresses about a host, in their order.

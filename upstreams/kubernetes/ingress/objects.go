@@ -138,29 +138,21 @@ func ServiceOf(name Name, spec []byte) (*Service, error) {
 	return s, nil
 }
 
-// decodeSpec decodes the spec of an object of a kind, and checks its name.
+// decodeSpec decodes the spec of an object of a kind, and checks its name. Its errors are for readers who know the
+// object but not the Go types.
 func decodeSpec(spec []byte, kind string, name Name, to any, namespaced bool) error {
 	err := name.check(namespaced)
 	if err == nil && len(spec) > 0 {
-		err = readable(json.Unmarshal(spec, to), "spec.")
+		err = json.Unmarshal(spec, to)
+	}
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		field := strings.TrimSuffix("spec."+wrong.Field, ".")
+		err = fmt.Errorf("%s: wrong type or out of range: %s", text.Abbreviate(field), text.Abbreviate(wrong.Value))
 	}
 	if err != nil {
-		return wrong(kind, name, err)
+		return fmt.Errorf("%s %s: %w", kind, Name{text.Abbreviate(name.Namespace), text.Abbreviate(name.Name)}, err)
 	}
 	return nil
-}
-
-func wrong(kind string, name Name, err error) error {
-	return fmt.Errorf("%s %s: %w", kind, Name{text.Abbreviate(name.Namespace), text.Abbreviate(name.Name)}, err)
-}
-
-// readable rewrites an error of the decoder for readers who know the object but not the Go types.
-func readable(err error, below string) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		return fmt.Errorf("%s: wrong type or out of range: %s", text.Abbreviate(strings.TrimSuffix(below+wrong.Field, ".")), text.Abbreviate(wrong.Value))
-	}
-	return err
 }
 
 func (n Name) check(namespaced bool) error {

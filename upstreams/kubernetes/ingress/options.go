@@ -1,6 +1,9 @@
 package ingress
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // Mode decides which Ingresses are converted.
 type Mode int
@@ -39,14 +42,7 @@ const (
 )
 
 func (o *Options) setDefaults() {
-	for _, d := range []struct {
-		field *string
-		value string
-	}{{&o.Class, "istio"}, {&o.Namespace, "istio-system"}, {&o.Domain, "cluster.local"}} {
-		if *d.field == "" {
-			*d.field = d.value
-		}
-	}
+	o.Class, o.Namespace, o.Domain = cmp.Or(o.Class, "istio"), cmp.Or(o.Namespace, "istio-system"), cmp.Or(o.Domain, "cluster.local")
 }
 
 // selector returns the labels of the proxies that the Gateways select.
@@ -87,14 +83,9 @@ func ambiguous(namespace string) bool { return strings.Contains(namespace, gener
 
 // compare orders Ingresses. The first Ingress of a host names its VirtualService.
 func (o *Options) compare(a, b *Ingress) int {
-	if c := a.Created.Compare(b.Created); c != 0 {
-		return c
-	}
-	if o.Older {
+	byTime := a.Created.Compare(b.Created)
+	if byTime == 0 && o.Older {
 		return strings.Compare(a.Name.Name+"."+a.Namespace, b.Name.Name+"."+b.Namespace)
 	}
-	if c := strings.Compare(a.Name.Name, b.Name.Name); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Namespace, b.Namespace)
+	return cmp.Or(byTime, strings.Compare(a.Name.Name, b.Name.Name), strings.Compare(a.Namespace, b.Namespace))
 }

@@ -78,8 +78,9 @@ func (o *Options) problems(e *entry) (found []Problem) {
 func (s *State) hostProblems(name string) (found []Problem) {
 	add := func(ing Name, field, reason string) { found = append(found, Problem{ing, field, reason}) }
 	type path struct {
-		text       string
-		exact, all bool
+		text  string
+		exact int
+		all   bool
 	}
 	first := map[path]route{}
 	for _, r := range s.options.routes(s.parts(s.hosts[name], name), s.port, add) {
