@@ -25,23 +25,22 @@ var definitionKind = mirror.Kind{Group: "apiextensions.k8s.io", Kind: "CustomRes
 var (
 	namespaceResource  = discovery.Resource{Kind: ledger.Namespaces, Version: "v1", Plural: "namespaces"}
 	definitionResource = discovery.Resource{Kind: definitionKind, Version: "v1", Plural: "customresourcedefinitions"}
-	inputResources     = []discovery.Resource{
+	// inputResources are what Ingresses and the endpoints of services are read from.
+	inputResources = []discovery.Resource{
 		{Kind: ingressClassKind, Version: "v1", Plural: "ingressclasses"},
 		{Kind: serviceKind, Version: "v1", Plural: "services", Namespaced: true},
 		{Kind: ingressKind, Version: "v1", Plural: "ingresses", Namespaced: true, Selected: true},
+		{Kind: sliceKind, Version: "v1", Plural: "endpointslices", Namespaced: true},
+		{Kind: podKind, Version: "v1", Plural: "pods", Namespaced: true},
+		{Kind: nodeKind, Version: "v1", Plural: "nodes"},
+		namespaceResource,
 	}
 )
 
 // inputs returns what is followed in addition to the mirrored kinds, and to make resources of it.
 func (s *Source) inputs() (all []discovery.Resource) {
-	ingress := s.ingressOptions != nil
 	for _, r := range inputResources {
-		if ingress || s.readsInput(r.Kind) {
-			all = append(all, r)
-		}
-	}
-	for _, r := range endpointResources {
-		if s.readsInput(r.Kind) {
+		if _, is := ingressInputs[r.Kind]; is && s.ingressOptions != nil || s.readsInput(r.Kind) {
 			all = append(all, r)
 		}
 	}

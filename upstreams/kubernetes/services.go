@@ -14,7 +14,6 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
-	"meshrelay/upstreams/kubernetes/discovery"
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
 	"meshrelay/upstreams/kubernetes/services"
@@ -31,14 +30,6 @@ var (
 	serviceInputs = map[mirror.Kind]services.Input{
 		serviceKind: services.Services, sliceKind: services.Slices, podKind: services.Pods, nodeKind: services.Nodes, ledger.Namespaces: services.Namespaces, federation.WorkloadEntry: services.Workloads,
 		exportKind: services.Exports,
-	}
-
-	// endpointResources are what the endpoints of services are read from. Every server serves them in this version.
-	endpointResources = []discovery.Resource{
-		{Kind: sliceKind, Version: "v1", Plural: "endpointslices", Namespaced: true},
-		{Kind: podKind, Version: "v1", Plural: "pods", Namespaced: true},
-		{Kind: nodeKind, Version: "v1", Plural: "nodes"},
-		namespaceResource,
 	}
 )
 
