@@ -94,9 +94,7 @@ func (c *Config) check(mistakes config.Checker) {
 		mistakes.Errorf("namespaces", "%d namespaces, and each is a watch for every kind: name at most %d, or none and select by import.namespaces", len(c.Namespaces), maxNamespaces)
 	}
 	for i, ns := range c.Namespaces {
-		if len(validation.IsDNS1123Label(ns)) > 0 {
-			mistakes.Errorf(fmt.Sprintf("namespaces[%d]", i), "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", ns)
-		}
+		checkNamespace(mistakes, fmt.Sprintf("namespaces[%d]", i), ns)
 	}
 	if _, err := labels.Parse(c.Selector); err != nil {
 		mistakes.Errorf("selector", "%q is not a label selector: %v", c.Selector, err)
@@ -114,7 +112,7 @@ func (c *Config) check(mistakes config.Checker) {
 	if c.ClusterUID != "" && !apiserver.UID.MatchString(c.ClusterUID) {
 		mistakes.Errorf("clusterUID", "it is not the UID of a cluster, which has 1 to 128 letters, digits and dashes: kubectl get namespace kube-system -o jsonpath='{.metadata.uid}' prints it")
 	}
-	c.Ingress.check(mistakes)
+	checkNamespace(mistakes, "ingress.namespace", c.Ingress.Namespace)
 	if problems := validation.IsQualifiedName(c.Status); c.Status != "" && len(problems) > 0 {
 		mistakes.Errorf("status", "%q is not a type of a condition, such as meshrelay.io/Distributed: %s", c.Status, problems[0])
 	}
@@ -126,6 +124,13 @@ func (c *Config) check(mistakes config.Checker) {
 		} else if _, known := mirror.LookupKind(kind); known {
 			mistakes.Errorf(field, "%q is mirrored anyway: leave it out", k)
 		}
+	}
+}
+
+// checkNamespace reports that a field has no name of a namespace.
+func checkNamespace(mistakes config.Checker, field, ns string) {
+	if len(validation.IsDNS1123Label(ns)) > 0 {
+		mistakes.Errorf(field, "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", ns)
 	}
 }
 
@@ -144,26 +149,14 @@ type Ingress struct {
 	Names string `yaml:"names" default:"current" oneof:"current 1.23"`
 }
 
-// What istiods convert by default.
-const usualClass, usualService = "istio", "istio-ingressgateway"
-
-// options returns the options of the conversion, nil for none.
+// options returns the options of the conversion, nil for none. Class and Service are those that istiods have by default.
 func (i Ingress) options(domain string) *ingress.Options {
 	// In mode mesh, nothing is converted before the MeshConfig is read.
 	mode, ok := map[string]ingress.Mode{"default": ingress.ModeDefault, "strict": ingress.ModeStrict, modeMesh: ingress.ModeOff}[i.Mode]
 	if !ok {
 		return nil
 	}
-	return &ingress.Options{
-		Mode: mode, Class: usualClass, Service: usualService, Namespace: i.Namespace, Domain: domain, Older: i.Names == "1.23",
-	}
-}
-
-// check reports the mistakes of the settings.
-func (i Ingress) check(mistakes config.Checker) {
-	if len(validation.IsDNS1123Label(i.Namespace)) > 0 {
-		mistakes.Errorf("ingress.namespace", "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", i.Namespace)
-	}
+	return &ingress.Options{Mode: mode, Namespace: i.Namespace, Domain: domain, Older: i.Names == "1.23"}
 }
 
 // checkImport reports kinds of outputs that import.profile or import.kinds leaves out.

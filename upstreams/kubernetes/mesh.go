@@ -139,7 +139,7 @@ func withMesh(o ingress.Options, text string) (ingress.Options, error) {
 		return o, err
 	}
 	value := "STRICT"
-	o.Class, o.Service, o.Selector = usualClass, usualService, ""
+	o.Class, o.Service, o.Selector = "", "", ""
 	options := map[string]*string{"ingressControllerMode": &value, "ingressClass": &o.Class, "ingressService": &o.Service, "ingressSelector": &o.Selector}
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		switch v := fields[name].(type) {
