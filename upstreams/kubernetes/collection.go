@@ -25,7 +25,7 @@ type collection struct {
 	discovery.Resource
 	namespace string // empty: all
 	source    *Source
-	entry     *ledger.Entry        // nil for resource definitions
+	entry     *ledger.Entry        // the ledger is told of it, except for resource definitions
 	reflector *reflector.Reflector // nil for a MeshConfig, which is polled
 	converter *converter           // nil for kinds that are not mirrored
 	cancel    context.CancelFunc
@@ -36,6 +36,13 @@ type collection struct {
 	err   error
 }
 
+// newCollection returns a collection without a reflector.
+func (s *Source) newCollection(of discovery.Resource, namespace string) *collection {
+	c := &collection{Resource: of, namespace: namespace, source: s, ended: make(chan struct{})}
+	c.entry = &ledger.Entry{Kind: of.Kind, Namespace: namespace, Relist: c.relist}
+	return c
+}
+
 // newCollections returns the collections of a kind: one, or one for each namespace of the config.
 func (s *Source) newCollections(of discovery.Resource) []*collection {
 	namespaces := s.section.Namespaces
@@ -44,8 +51,7 @@ func (s *Source) newCollections(of discovery.Resource) []*collection {
 	}
 	all := make([]*collection, len(namespaces))
 	for i, ns := range namespaces {
-		c := &collection{Resource: of, namespace: ns, source: s, ended: make(chan struct{})}
-		c.entry = &ledger.Entry{Kind: of.Kind, Namespace: ns, Relist: c.relist}
+		c := s.newCollection(of, ns)
 		if s.ledger.Mirrors(of.Kind) {
 			c.converter = s.newConverter(of.Kind)
 		}
@@ -243,12 +249,12 @@ func (s *Source) broken(c *collection, err error) bool {
 	return true
 }
 
-// definitions is the Sink for resource definitions. A change of one requests a discovery.
+// definitions is the Sink for resource definitions. A change of one requests a discovery. Nobody waits for them.
 type definitions struct{ *collection }
 
 // newDefinitions returns the collection of the resource definitions.
 func (s *Source) newDefinitions() *collection {
-	c := &collection{Resource: definitionResource, source: s, ended: make(chan struct{})}
+	c := s.newCollection(definitionResource, "")
 	c.reflector = s.newReflector(c, definitions{c})
 	return c
 }
@@ -268,27 +274,12 @@ func (d definitions) Put(*object.Object) { d.source.definitionsChanged() }
 // Delete implements reflector.Sink.
 func (d definitions) Delete(*object.Object) { d.source.definitionsChanged() }
 
-// Resumed implements reflector.Sink.
-func (d definitions) Resumed() { d.source.enter(d.collection, Following, nil) }
-
-// MayResume implements reflector.Sink.
-func (definitions) MayResume() bool { return true }
-
 // Failed implements reflector.Sink.
 func (d definitions) Failed(err error) {
-	s := d.source
-	switch {
-	case !s.broken(d.collection, err):
-	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+	if s := d.source; apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		s.broken(d.collection, err)
 		s.enter(d.collection, Polled, fmt.Errorf("changes are noticed every %s: %w", s.pace.discover, err))
-	default:
-		s.enter(d.collection, Failing, err)
+		return
 	}
-}
-
-// Lost implements reflector.Sink.
-func (d definitions) Lost(err error) {
-	if d.source.broken(d.collection, err); failure(err) {
-		d.source.enter(d.collection, Failing, err)
-	}
+	d.collection.Failed(err)
 }

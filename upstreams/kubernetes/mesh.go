@@ -15,7 +15,6 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
 	"meshrelay/upstreams/kubernetes/ingress"
-	"meshrelay/upstreams/kubernetes/ledger"
 )
 
 // modeMesh is the mode of ingress that takes the options of the conversion from the MeshConfig of the cluster.
@@ -38,9 +37,7 @@ func meshOf(revision string) string {
 // beginMesh makes the MeshConfig an input of the conversion.
 func (s *Source) beginMesh() {
 	if s.section.Ingress.Mode == modeMesh && len(s.following(meshKind)) == 0 {
-		c := &collection{Resource: meshResource, namespace: s.meshNamespace, source: s}
-		c.entry = &ledger.Entry{Kind: meshKind, Namespace: s.meshNamespace, Relist: c.relist}
-		s.replace(meshKind, []*collection{c})
+		s.replace(meshKind, []*collection{s.newCollection(meshResource, s.meshNamespace)})
 	}
 }
 

@@ -312,7 +312,7 @@ func (s *Source) relist(which func(*collection) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.sorted() {
-		if c.entry != nil && which(c) {
+		if c.Kind != definitionKind && which(c) {
 			c.entry.Relist()
 		}
 	}

@@ -103,7 +103,7 @@ func (s *Source) enter(c *collection, now CollectionState, err error) {
 		args = append(args, "namespace", c.namespace)
 	}
 	switch {
-	case c.entry == nil && now != Following:
+	case c.Kind == definitionKind && now != Following:
 		s.complaints.Log(s.log, slog.LevelInfo, "kind is not followed", append(args, "state", now, "err", err)...)
 	case now == Following && before != Following && before != Listing:
 		s.complaints.Log(s.log, slog.LevelInfo, "kind is followed again", args...)
@@ -221,7 +221,7 @@ func (s *Source) present() (upstreams.State, string) {
 	var worst *collection
 	rank := map[CollectionState]int{Failing: 1, Denied: 2}
 	for _, t := range s.sorted() {
-		if of := rank[t.shown]; of > 0 && t.entry != nil && (worst == nil || of > rank[worst.shown]) {
+		if of := rank[t.shown]; of > 0 && t.Kind != definitionKind && (worst == nil || of > rank[worst.shown]) {
 			worst = t
 		}
 	}
