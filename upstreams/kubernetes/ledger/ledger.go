@@ -36,10 +36,8 @@ type Ledger struct {
 	selection *Selection // nil: all namespaces
 	derivers  []Deriver
 
-	mu sync.Mutex // guards all fields below, and the fields of entries; held during calls of the feed
-	// entries has the entries by kind. awaited has those that have not answered on the present stream.
+	mu      sync.Mutex // guards all fields below, and the fields of entries; held during calls of the feed
 	entries map[mirror.Kind][]*Entry
-	awaited map[*Entry]struct{}
 	begun   bool // all entries are known
 	open    bool // the intake has a stream
 	// closed is the last event Closed while no stream is open, nil for none.
@@ -56,10 +54,11 @@ type Entry struct {
 	Cramped atomic.Bool
 
 	// The ledger guards these.
-	listed bool // the intake has all objects
-	ok     bool // the watch of the collection works
-	quiet  bool // the server does not serve the collection, or does not let the relay read it
-	lostAt time.Time
+	listed  bool // the intake has all objects
+	ok      bool // the watch of the collection works
+	quiet   bool // the server does not serve the collection, or does not let the relay read it
+	awaited bool // it has not answered on the present stream
+	lostAt  time.Time
 }
 
 // Deriver makes resources from other objects. The ledger calls it while it holds its lock.
@@ -87,10 +86,7 @@ type Deriver interface {
 
 // New returns a Ledger for the mirrored kinds. selection may be nil.
 func New(kinds []mirror.Kind, feed upstreams.Feed, selection *Selection, derivers ...Deriver) *Ledger {
-	return &Ledger{
-		kinds: kinds, feed: feed, selection: selection, derivers: derivers,
-		entries: map[mirror.Kind][]*Entry{}, awaited: map[*Entry]struct{}{},
-	}
+	return &Ledger{kinds: kinds, feed: feed, selection: selection, derivers: derivers, entries: map[mirror.Kind][]*Entry{}}
 }
 
 // Do calls f while it holds the lock that guards the Deriver.
@@ -143,7 +139,7 @@ func (l *Ledger) Set(kind mirror.Kind, entries []*Entry) {
 	defer l.mu.Unlock()
 	for _, e := range l.entries[kind] {
 		l.selection.forget(e)
-		delete(l.awaited, e)
+		e.awaited = false
 	}
 	l.entries[kind] = entries
 	for _, e := range entries {
@@ -166,12 +162,9 @@ func (l *Ledger) begin(e *Entry) {
 		return
 	}
 	l.open, l.closed = true, nil
-	clear(l.awaited)
 	for _, all := range l.entries {
 		for _, other := range all {
-			if other == e || !other.ok && !other.quiet {
-				l.awaited[other] = struct{}{}
-			}
+			other.awaited = other == e || !other.ok && !other.quiet
 		}
 	}
 	l.feed.Tell(intake.Opened{Scopes: l.scopes()})
@@ -191,7 +184,7 @@ func (l *Ledger) begin(e *Entry) {
 
 // awaits reports whether an entry of a kind has not answered yet.
 func (l *Ledger) awaits(kind mirror.Kind) bool {
-	return slices.ContainsFunc(l.entries[kind], func(e *Entry) bool { _, waits := l.awaited[e]; return waits })
+	return slices.ContainsFunc(l.entries[kind], func(e *Entry) bool { return e.awaited })
 }
 
 // awaitsInputs reports whether an input of a Deriver has not answered yet.
@@ -220,11 +213,10 @@ func (l *Ledger) Resumed(e *Entry) {
 
 // answer notes that an entry has answered on the present stream, without a change.
 func (l *Ledger) answer(e *Entry) {
-	if _, waits := l.awaited[e]; !waits {
+	if !e.awaited {
 		return
 	}
-	delete(l.awaited, e)
-	if l.awaits(e.Kind) {
+	if e.awaited = false; l.awaits(e.Kind) {
 		return
 	}
 	if l.Mirrors(e.Kind) {

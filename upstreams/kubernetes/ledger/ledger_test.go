@@ -110,7 +110,7 @@ func TestNoKindIsAnsweredBeforeItIsKnownWhatThereIs_K2(t *testing.T) {
 		t.Errorf("told: %q", told)
 	}
 	l.Replace(entries, nil)
-	if told := feed.updates(); !slices.Equal(told, []string{"networking.istio.io/ServiceEntry complete"}) || len(l.awaited) > 0 {
+	if told := feed.updates(); !slices.Equal(told, []string{"networking.istio.io/ServiceEntry complete"}) || ns.awaited || entries.awaited {
 		t.Errorf("told: %q", told)
 	}
 }

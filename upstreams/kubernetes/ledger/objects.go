@@ -18,11 +18,10 @@ const chunk = 1000
 func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []intake.Result) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, waits := l.awaited[e]; !waits || !l.open {
+	if !e.awaited || !l.open {
 		l.begin(e)
 	}
-	delete(l.awaited, e)
-	e.listed, e.ok, e.quiet = true, true, false
+	e.listed, e.ok, e.quiet, e.awaited = true, true, false, false
 	if e.Kind == Namespaces {
 		results = l.choose(true, all)
 	} else {
@@ -249,11 +248,10 @@ func (l *Ledger) Settle(e *Entry, change func()) {
 	change()
 	followed := e.ok
 	e.listed, e.ok = true, true
-	_, waits := l.awaited[e]
 	switch {
 	case !l.open && !followed:
 		l.begin(nil)
-	case waits:
+	case e.awaited:
 		l.answer(e)
 	default:
 		for _, d := range l.taking(e.Kind) {
