@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"meshrelay/mirror"
@@ -251,9 +250,13 @@ func (l *Ledger) leave(lost []string) []intake.Result {
 	if len(lost) == 0 {
 		return nil
 	}
+	is := make(map[string]bool, len(lost))
+	for _, ns := range lost {
+		is[ns] = true
+	}
 	var updates []intake.Update
 	for _, kind := range l.kinds {
-		if gone := l.within(kind.String(), lost); len(gone) > 0 {
+		if gone := l.having(kind, func(namespace, _ string) bool { return is[namespace] }); len(gone) > 0 {
 			u := unchanged(kind)
 			u.Removed, u.Part = Names(gone), l.awaits(kind)
 			updates = append(updates, u)
@@ -281,18 +284,4 @@ func (l *Ledger) passOver(entries []*Entry, namespaces []string) {
 			l.selection.note(e, ns)
 		}
 	}
-}
-
-// within returns the names in a scope whose namespaces are among namespaces.
-func (l *Ledger) within(scope string, namespaces []string) (all []string) {
-	in := make(map[string]bool, len(namespaces))
-	for _, ns := range namespaces {
-		in[ns] = true
-	}
-	for name := range l.feed.Versions(scope) {
-		if namespace, _, _ := strings.Cut(name, "/"); in[namespace] {
-			all = append(all, name)
-		}
-	}
-	return all
 }

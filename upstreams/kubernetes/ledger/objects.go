@@ -31,26 +31,23 @@ func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []intake.Resul
 		results = l.replace(e, all)
 	}
 	for _, d := range l.taking(e.Kind) {
-		results = append(results, l.replaceInputs(d, e, all)...)
+		results = append(results, d.Replace(e.Kind, e.Namespace, all))
+		if !slices.ContainsFunc(l.entries[e.Kind], func(other *Entry) bool { return !other.listed }) {
+			d.Synced(e.Kind)
+		}
+		if !l.awaitsInputs(d) {
+			results = append(results, l.tell(l.derive(d.Answer))...)
+		}
 	}
 	e.Cramped.Store(lacksRoom(results))
 	return results
 }
 
 // Put feeds a new or changed object to the intake.
-func (l *Ledger) Put(e *Entry, o *object.Object) []intake.Result {
-	results := l.put(e, o)
-	if lacksRoom(results) {
-		e.Cramped.Store(true)
-	}
-	return results
-}
-
-func (l *Ledger) put(e *Entry, o *object.Object) []intake.Result {
+func (l *Ledger) Put(e *Entry, o *object.Object) (results []intake.Result) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	some := []*object.Object{o}
-	var results []intake.Result
 	if e.Kind == Namespaces {
 		results = l.choose(false, some)
 	} else if some = l.pass(e, some); len(some) == 0 {
@@ -60,8 +57,15 @@ func (l *Ledger) put(e *Entry, o *object.Object) []intake.Result {
 		results = l.tell([]intake.Update{{Scope: intake.KindScope(e.Kind), Elements: e.elements(some), Part: l.awaits(e.Kind)}})
 	}
 	for _, d := range l.taking(e.Kind) {
-		refused := refusal(d.Set(e.Kind, o), e, o)
-		results = append(append(results, l.tell(l.changes(d))...), refused...)
+		err := d.Set(e.Kind, o)
+		if results = append(results, l.tell(l.changes(d))...); err != nil {
+			var refused intake.Result
+			refused.Refuse(e.Kind.String()+" "+o.FullName(), err)
+			results = append(results, refused)
+		}
+	}
+	if lacksRoom(results) {
+		e.Cramped.Store(true)
 	}
 	return results
 }
@@ -132,13 +136,19 @@ func (l *Ledger) vanished(e *Entry, all []*object.Object) (gone []string) {
 		watched[other.Namespace] = true
 	}
 	last := !l.awaits(e.Kind)
-	for name := range l.feed.Versions(intake.KindScope(e.Kind).Name) {
-		namespace, _, err := mirror.ParseFullName(name)
-		if err == nil && (namespace == e.Namespace && !listed[name] || last && !watched[namespace]) {
-			gone = append(gone, name)
+	return l.having(e.Kind, func(namespace, name string) bool {
+		return namespace == e.Namespace && !listed[name] || last && !watched[namespace]
+	})
+}
+
+// having returns the names of a kind that the intake has, and for which a function returns true.
+func (l *Ledger) having(kind mirror.Kind, is func(namespace, full string) bool) (all []string) {
+	for name := range l.feed.Versions(intake.KindScope(kind).Name) {
+		if namespace, _, _ := strings.Cut(name, "/"); is(namespace, name) {
+			all = append(all, name)
 		}
 	}
-	return gone
+	return all
 }
 
 // errLetGo is the error of an object without content, because the intake held the content when the object
@@ -189,31 +199,6 @@ func lacksRoom(results []intake.Result) bool {
 	return slices.ContainsFunc(results, func(r intake.Result) bool {
 		return r.RefusedTotal > len(r.Refused) || slices.ContainsFunc(r.Refused, func(one intake.Refusal) bool { return strings.Contains(one.Reason, object.OverLimit) })
 	})
-}
-
-// refusal returns a result that refuses an object because of err. It returns nil if err is nil.
-func refusal(err error, e *Entry, o *object.Object) []intake.Result {
-	if err == nil {
-		return nil
-	}
-	var r intake.Result
-	r.Refuse(e.Kind.String()+" "+o.FullName(), err)
-	return []intake.Result{r}
-}
-
-// replaceInputs passes all inputs of an entry to a Deriver. Once all inputs were listed, it feeds the outputs to the
-// intake.
-func (l *Ledger) replaceInputs(d Deriver, e *Entry, all []*object.Object) (results []intake.Result) {
-	if refused := d.Replace(e.Kind, e.Namespace, all); refused.RefusedTotal > 0 {
-		results = append(results, refused)
-	}
-	if !slices.ContainsFunc(l.entries[e.Kind], func(other *Entry) bool { return !other.listed }) {
-		d.Synced(e.Kind)
-	}
-	if l.awaitsInputs(d) {
-		return results
-	}
-	return append(results, l.tell(l.derive(d.Answer))...)
 }
 
 // changes returns the changes of the outputs of a Deriver.
