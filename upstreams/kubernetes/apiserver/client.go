@@ -194,30 +194,36 @@ var ErrNoCredentials = errors.New("there are no credentials yet")
 // Get sends a request, and returns an answer 200. The caller closes the body. For any other answer it returns
 // an error of package apierrors. A compressed answer is an error: a few KiB of it may be many MiB.
 func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
-	resp, err := c.do(ctx, http.MethodGet, path, query, accept, "", nil)
+	resp, err := c.do(ctx, Write{Method: http.MethodGet, Path: path, Query: query, Accept: accept})
 	if err != nil || resp.StatusCode == http.StatusOK {
 		return resp, err
 	}
 	defer resp.Body.Close()
-	waitFor(ctx, resp.Header.Get("Retry-After"))
+	if n := retryAfter(resp); n > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(time.Duration(n)*time.Second, retryMost)):
+		}
+	}
 	return nil, failureOf(resp)
 }
 
-// do sends a request, and returns any answer that is not compressed. contentType is that of content, unless that is nil.
-func (c *Conn) do(ctx context.Context, method, path string, query url.Values, accept, contentType string, content []byte) (*http.Response, error) {
+// do sends a request, and returns any answer that is not compressed.
+func (c *Conn) do(ctx context.Context, w Write) (*http.Response, error) {
 	if c == nil {
 		return nil, ErrNoCredentials
 	}
-	resp, err := c.ask(ctx, method, path, query, accept, contentType, content)
+	resp, err := c.ask(ctx, w)
 	if err != nil || resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
-		if less := c.less.Load(); err == nil && less != nil && *less == path {
+		if less := c.less.Load(); err == nil && less != nil && *less == w.Path {
 			c.less.Store(nil)
 		}
 		return resp, err
 	}
 	if before := c.before.Load(); before != nil {
-		if other, err := before.ask(ctx, method, path, query, accept, contentType, content); err == nil && other.StatusCode/100 == 2 {
+		if other, err := before.ask(ctx, w); err == nil && other.StatusCode/100 == 2 {
 			resp.Body.Close()
+			path := w.Path // alone: the body of a write is large
 			c.less.Store(&path)
 			return other, nil
 		} else if err == nil {
@@ -228,18 +234,18 @@ func (c *Conn) do(ctx context.Context, method, path string, query url.Values, ac
 }
 
 // ask is do with these credentials alone.
-func (c *Conn) ask(ctx context.Context, method, path string, query url.Values, accept, contentType string, content []byte) (*http.Response, error) {
-	u := strings.TrimSuffix(c.Server(), "/") + path
-	if len(query) > 0 {
-		u += "?" + query.Encode()
+func (c *Conn) ask(ctx context.Context, w Write) (*http.Response, error) {
+	u := strings.TrimSuffix(c.Server(), "/") + w.Path
+	if len(w.Query) > 0 {
+		u += "?" + w.Query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, method, u, bytes.NewReader(content))
+	req, err := http.NewRequestWithContext(ctx, w.Method, u, bytes.NewReader(w.Body))
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Accept", accept)
-	if content != nil {
-		req.Header.Set("Content-Type", contentType)
+	req.Header.Set("Accept", w.Accept)
+	if w.Body != nil {
+		req.Header.Set("Content-Type", w.Type)
 	}
 	req.Header.Set("Accept-Encoding", "identity") // else net/http asks for gzip and inflates it
 	resp, err := c.http.Do(req)
@@ -248,7 +254,7 @@ func (c *Conn) ask(ctx context.Context, method, path string, query url.Values, a
 	}
 	if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		resp.Body.Close()
-		return nil, fmt.Errorf("%s: the server has compressed its answer, and the relay asks for none that is: look for a proxy between them", path)
+		return nil, fmt.Errorf("%s: the server has compressed its answer, and the relay asks for none that is: look for a proxy between them", w.Path)
 	}
 	if resp.StatusCode == http.StatusUnauthorized {
 		c.refused.Store(true)
@@ -257,7 +263,7 @@ func (c *Conn) ask(ctx context.Context, method, path string, query url.Values, a
 }
 
 // failureOf returns the error of an answer that is not 200.
-func failureOf(resp *http.Response) error {
+func failureOf(resp *http.Response) *apierrors.StatusError {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxFailure)) // a part of the text is enough
 	status := &metav1.Status{}
 	if json.Unmarshal(body, status) == nil && status.Status == metav1.StatusFailure && status.Code == int32(resp.StatusCode) {
@@ -268,19 +274,9 @@ func failureOf(resp *http.Response) error {
 	return apierrors.NewGenericServerResponse(resp.StatusCode, "get", schema.GroupResource{}, "", text.Abbreviate(strings.TrimSpace(string(body))), 0, true)
 }
 
-// waitFor waits for the seconds in Retry-After, at most retryMost, or until ctx ends.
-func waitFor(ctx context.Context, retryAfter string) {
-	if n := seconds(retryAfter); n > 0 {
-		select {
-		case <-ctx.Done():
-		case <-time.After(min(time.Duration(n)*time.Second, retryMost)):
-		}
-	}
-}
-
-// seconds parses a Retry-After of seconds. It returns 0 for any other one.
-func seconds(retryAfter string) int32 {
-	n, err := strconv.ParseInt(retryAfter, 10, 32)
+// retryAfter returns the seconds of Retry-After, and 0 if there are none.
+func retryAfter(resp *http.Response) int32 {
+	n, err := strconv.ParseInt(resp.Header.Get("Retry-After"), 10, 32)
 	if err != nil {
 		return 0
 	}

@@ -1,9 +1,9 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -25,7 +25,7 @@ const (
 	TypeJSONPatch = "application/json-patch+json"
 )
 
-// Write is a request that changes an object.
+// Write is a request that changes an object. Get sends one that reads.
 type Write struct {
 	Method string // POST, PUT, PATCH or DELETE
 	Path   string
@@ -41,17 +41,19 @@ type Write struct {
 func (c *Conn) Write(ctx context.Context, w Write, to any) error {
 	ctx, cancel := context.WithTimeout(ctx, WriteTimeout)
 	defer cancel()
-	accept := w.Accept
-	if accept == "" {
-		accept = AcceptJSON
-	}
-	resp, err := c.do(ctx, w.Method, w.Path, w.Query, accept, w.Type, w.Body)
+	w.Accept = cmp.Or(w.Accept, AcceptJSON)
+	resp, err := c.do(ctx, w)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
-		return withRetryAfter(failureOf(resp), resp.Header.Get("Retry-After"))
+		failed := failureOf(resp)
+		if n := retryAfter(resp); n > 0 {
+			details := cmp.Or(failed.ErrStatus.Details, &metav1.StatusDetails{})
+			details.RetryAfterSeconds, failed.ErrStatus.Details = n, details
+		}
+		return failed
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(nil, body{resp.Body, w.Path}, maxAnswer))
 	switch {
@@ -99,16 +101,4 @@ func Failed(verb, resource, namespace, name string, err error) error {
 		cure = fmt.Sprintf(": create the namespace %s, or name the right one", namespace)
 	}
 	return fmt.Errorf("%s %s %s: %w%s", verb, resource, strings.Trim(namespace+"/"+name, "/"), err, cure)
-}
-
-// withRetryAfter notes the time to wait in the details of an error of package apierrors.
-func withRetryAfter(err error, retryAfter string) error {
-	var status *apierrors.StatusError
-	if n := seconds(retryAfter); n > 0 && errors.As(err, &status) {
-		if status.ErrStatus.Details == nil {
-			status.ErrStatus.Details = &metav1.StatusDetails{}
-		}
-		status.ErrStatus.Details.RetryAfterSeconds = n
-	}
-	return err
 }
