@@ -122,8 +122,7 @@ func (c *Conn) clusterUID(ctx context.Context) (string, error) {
 
 // Explain returns an error of a request with its cure, if one is known.
 func (c *Client) Explain(err error) error {
-	var unreached *url.Error
-	if errors.As(err, &unreached) {
+	if unreached, is := errors.AsType[*url.Error](err); is {
 		return fmt.Errorf("the API server can not be reached: %w", withoutURL{unreached})
 	}
 	if !apierrors.IsUnauthorized(err) {

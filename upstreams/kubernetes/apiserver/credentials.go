@@ -183,7 +183,7 @@ func restConfig(c *Credentials, h io.Writer) (*rest.Config, error) {
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Kubeconfig, err)
 	}
-	cfg, err := clientcmd.NewNonInteractiveClientConfig(*file, contextOf(file, c), nil, nil).ClientConfig()
+	cfg, err := clientcmd.NewNonInteractiveClientConfig(*file, cmp.Or(c.Context, file.CurrentContext), nil, nil).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Kubeconfig, err)
 	}
@@ -204,17 +204,10 @@ func inCluster(account string) (*rest.Config, error) {
 	}, nil
 }
 
-func contextOf(file *api.Config, c *Credentials) string {
-	if c.Context != "" {
-		return c.Context
-	}
-	return file.CurrentContext
-}
-
 // refuse returns an error if a kubeconfig runs a program that is not allowed, names a server that can not be
 // verified, or would send a secret without TLS.
 func refuse(file *api.Config, c *Credentials) error {
-	name := contextOf(file, c)
+	name := cmp.Or(c.Context, file.CurrentContext)
 	context := file.Contexts[name]
 	if context == nil {
 		there := slices.Sorted(maps.Keys(file.Contexts))
@@ -245,10 +238,8 @@ func refuse(file *api.Config, c *Credentials) error {
 	if user.AuthProvider != nil {
 		return fmt.Errorf("user %q: the auth-provider %q is not accepted: use exec, a token or a certificate", context.AuthInfo, user.AuthProvider.Name)
 	}
-	if user.Exec != nil {
-		if !slices.Contains(c.AllowExec, user.Exec.Command) {
-			return fmt.Errorf("user %q runs the program %q: name it in allowExec", context.AuthInfo, user.Exec.Command)
-		}
+	if user.Exec != nil && !slices.Contains(c.AllowExec, user.Exec.Command) {
+		return fmt.Errorf("user %q runs the program %q: name it in allowExec", context.AuthInfo, user.Exec.Command)
 	}
 	return nil
 }

@@ -47,10 +47,10 @@ type credential struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Status     *struct {
-		Expires     *time.Time `json:"expirationTimestamp"`
-		Token       string     `json:"token"`
-		Certificate string     `json:"clientCertificateData"`
-		Key         string     `json:"clientKeyData"`
+		Expires     time.Time `json:"expirationTimestamp"`
+		Token       string    `json:"token"`
+		Certificate string    `json:"clientCertificateData"`
+		Key         string    `json:"clientKeyData"`
 	} `json:"status"`
 }
 
@@ -63,10 +63,10 @@ func issue(ctx context.Context, a access) (*issued, error) {
 		return nil, err
 	}
 	out, err := run(ctx, p, info)
-	if err != nil {
-		return nil, fmt.Errorf("program %q of the kubeconfig: %w", p.Command, err)
+	var i *issued
+	if err == nil {
+		i, err = credentialOf(out, p.APIVersion)
 	}
-	i, err := credentialOf(out, p.APIVersion)
 	if err != nil {
 		return nil, fmt.Errorf("program %q of the kubeconfig: %w", p.Command, err)
 	}
@@ -84,13 +84,8 @@ func credentialOf(out []byte, version string) (*issued, error) {
 		return nil, fmt.Errorf("its output is a %s of %s, and the kubeconfig wants an ExecCredential of %s", text.Abbreviate(c.Kind), text.Abbreviate(c.APIVersion), version)
 	case s == nil || s.Token == "" && s.Certificate == "" || (s.Certificate == "") != (s.Key == ""):
 		return nil, errors.New("its credential has neither a token nor a certificate with its key")
-	default:
-		i := &issued{token: s.Token, cert: []byte(s.Certificate), key: []byte(s.Key)}
-		if s.Expires != nil {
-			i.expires = *s.Expires
-		}
-		return i, nil
 	}
+	return &issued{token: c.Status.Token, cert: []byte(c.Status.Certificate), key: []byte(c.Status.Key), expires: c.Status.Expires}, nil
 }
 
 // execInfo returns the description of the cluster for a program.

@@ -16,8 +16,6 @@ import (
 
 // Finding returns the finding of a failed request.
 func Finding(server string, err error) doctor.Finding {
-	var unknown x509.UnknownAuthorityError
-	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	bad := func(check, what, fix string) doctor.Finding {
 		return doctor.Bad(check, server, what, text.Abbreviate(Cause(err)), fix)
@@ -27,9 +25,9 @@ func Finding(server string, err error) doctor.Finding {
 		return bad("identity", "the API server does not accept the credentials", "renew the token or certificate of the kubeconfig, or the service account of the pod")
 	case apierrors.IsForbidden(err):
 		return bad("identity", "the API server knows the relay's identity, and refuses discovery to it", "give the identity the ClusterRole system:discovery")
-	case errors.As(err, &unknown):
+	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return bad("tls", "the certificate of the API server is signed by a root that is not trusted", "correct certificate-authority of the cluster in the kubeconfig")
-	case errors.As(err, &name):
+	case errors.As(err, new(x509.HostnameError)):
 		return bad("tls", "the certificate of the API server is for another name", "set tls-server-name of the cluster in the kubeconfig, or correct its server")
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return bad("clock", "the certificate of the API server is not valid now", "look at the clock of this host, and renew the certificate of the server")
@@ -45,8 +43,7 @@ func Finding(server string, err error) doctor.Finding {
 
 // Cause returns the text of an error, without the URL of the request.
 func Cause(err error) string {
-	var asked *url.Error
-	if errors.As(err, &asked) {
+	if asked, is := errors.AsType[*url.Error](err); is {
 		err = asked.Err
 	}
 	return err.Error()

@@ -97,10 +97,8 @@ func CheckKubeconfig(text []byte, trust Trust) error {
 	if err != nil {
 		return err
 	}
-	if _, err := rest.TLSConfigFor(cfg); err != nil { // an error of the certificates
-		return err
-	}
-	return nil
+	_, err = rest.TLSConfigFor(cfg)
+	return err // of the certificates
 }
 
 func foundConfig(text []byte, trust Trust) (*rest.Config, error) {
