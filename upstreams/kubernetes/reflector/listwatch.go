@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion/queryparams"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
 
 	"meshrelay/upstreams/kubernetes/object"
 )
@@ -24,9 +25,6 @@ func (r *Reflector) listed(ctx context.Context, options metav1.ListOptions) (run
 		return nil, context.Canceled
 	}
 	defer r.running.RUnlock()
-	if options.ResourceVersion == "0" {
-		options.ResourceVersion = "" // the cache of a replica may be older than the objects that clients have
-	}
 	l, err := r.list(ctx, options)
 	if err != nil {
 		r.sink.Failed(err)
@@ -42,7 +40,7 @@ func (r *Reflector) list(ctx context.Context, options metav1.ListOptions) (_ *ob
 			r.reading.Load().Close()
 		}
 	}()
-	s, err := r.open(ctx, options, mode{lists: true})
+	s, err := r.open(ctx, options)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +52,7 @@ func (r *Reflector) list(ctx context.Context, options metav1.ListOptions) (_ *ob
 // watched sends the request of client-go's reflector for a watch.
 func (r *Reflector) watched(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
-	streams := options.SendInitialEvents != nil && *options.SendInitialEvents
+	streams := ptr.Deref(options.SendInitialEvents, false)
 	if streams && r.cuts.Load() >= maxCuts {
 		if time.Since(time.Unix(0, r.cutAt.Load())) < r.Pace.Forgive {
 			return nil, errPaged
@@ -62,19 +60,17 @@ func (r *Reflector) watched(ctx context.Context, options metav1.ListOptions) (wa
 		r.cuts.Store(maxCuts - 1) // one more try
 	}
 	if !streams {
-		if err := r.continues(); err != nil {
-			return nil, err
+		// After an outage, an older state of etcd may have been restored, and may have passed the version of the last
+		// watch since. A restore takes longer than a broken connection, because the servers must be stopped for it.
+		if !r.sink.MayResume() {
+			return nil, apierrors.NewResourceExpired("the server was out of reach, and may have been restored")
 		}
 		if err := r.precedes(ctx, options.ResourceVersion); err != nil {
 			r.sink.Failed(err)
 			return nil, err
 		}
 	}
-	m := mode{lists: streams, watches: true, most: overtime}
-	if s := options.TimeoutSeconds; s != nil {
-		m.most += time.Duration(*s) * time.Second
-	}
-	s, err := r.open(ctx, options, m)
+	s, err := r.open(ctx, options)
 	if err != nil {
 		if streams && errors.Is(err, errSilent) {
 			r.cut(err)
@@ -100,17 +96,6 @@ func (r *Reflector) cut(err error) {
 	} else {
 		r.cuts.Add(1)
 	}
-}
-
-// continues returns an error if a watch must not go on from the end of the last one: then everything is
-// listed again. After an outage, an older state of etcd may have been restored, and may have passed the
-// version of the watch since. A restore takes longer than a broken connection, because the servers must be
-// stopped for it.
-func (r *Reflector) continues() error {
-	if r.sink.MayResume() {
-		return nil
-	}
-	return apierrors.NewResourceExpired("the server was out of reach, and may have been restored")
 }
 
 // precedes returns an error if the server has not reached a version yet. After a restore of etcd, a server
@@ -143,7 +128,7 @@ func (r *Reflector) page(first bool) (time.Duration, error) {
 }
 
 // open sends a request and returns its response.
-func (r *Reflector) open(ctx context.Context, options metav1.ListOptions, m mode) (*stream, error) {
+func (r *Reflector) open(ctx context.Context, options metav1.ListOptions) (*stream, error) {
 	if options.Continue == "" {
 		if err := r.paced.Wait(ctx); err != nil {
 			return nil, err
@@ -153,14 +138,12 @@ func (r *Reflector) open(ctx context.Context, options metav1.ListOptions, m mode
 	if err != nil {
 		return nil, err
 	}
-	accept := r.AcceptList
+	m, accept := mode{lists: true}, r.AcceptList
 	if options.Watch {
-		accept = r.AcceptWatch
-	}
-	if !options.Watch {
-		if m.most, err = r.page(options.Continue == ""); err != nil {
-			return nil, err
-		}
+		most := overtime + time.Duration(ptr.Deref(options.TimeoutSeconds, 0))*time.Second
+		m, accept = mode{lists: ptr.Deref(options.SendInitialEvents, false), watches: true, most: most}, r.AcceptWatch
+	} else if m.most, err = r.page(options.Continue == ""); err != nil {
+		return nil, err
 	}
 	s := r.newStream(ctx, m)
 	began, query := time.Now(), r.query(options)
@@ -189,24 +172,9 @@ func (r *Reflector) open(ctx context.Context, options metav1.ListOptions, m mode
 
 // query returns the parameters of a request.
 func (r *Reflector) query(o metav1.ListOptions) url.Values {
-	q := url.Values{}
-	set := func(key, value string) {
-		if value != "" && value != "0" && value != "false" {
-			q.Set(key, value)
-		}
+	if o.LabelSelector = r.Selector; o.ResourceVersion == "0" {
+		o.ResourceVersion = "" // the cache of a replica may be older than the objects that clients have
 	}
-	set("labelSelector", r.Selector)
-	set("resourceVersion", o.ResourceVersion)
-	set("resourceVersionMatch", string(o.ResourceVersionMatch))
-	set("continue", o.Continue)
-	set("limit", strconv.FormatInt(o.Limit, 10))
-	set("watch", strconv.FormatBool(o.Watch))
-	set("allowWatchBookmarks", strconv.FormatBool(o.AllowWatchBookmarks))
-	if o.SendInitialEvents != nil {
-		set("sendInitialEvents", strconv.FormatBool(*o.SendInitialEvents))
-	}
-	if o.TimeoutSeconds != nil {
-		set("timeoutSeconds", strconv.FormatInt(*o.TimeoutSeconds, 10))
-	}
+	q, _ := queryparams.Convert(&o) // it fails for what is no struct
 	return q
 }

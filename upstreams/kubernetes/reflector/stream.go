@@ -15,15 +15,10 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// slow is the error of a server that takes too long.
-type slow string
+// errSilent is the error of a server that takes too long.
+var errSilent = errors.New("the server is silent: it has sent less than 1 KiB within 30 s, or not ended a watch, or a list with all its pages, in time")
 
-// Error implements error.
-func (s slow) Error() string { return string(s) }
-
-const errSilent = slow("the server is silent: it has sent less than 1 KiB within 30 s, or not ended a watch, or a list with all its pages, in time")
-
-// stream is a response that is being read. It ends with a slow if the server is silent for too long, or if the
+// stream is a response that is being read. It ends with errSilent if the server is silent for too long, or if the
 // response lasts too long.
 type stream struct {
 	*object.Decoder
@@ -82,7 +77,7 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		if err = s.cause(err); !errors.Is(err, io.EOF) && s.ctx.Err() == nil || errors.As(err, new(slow)) {
+		if err = s.cause(err); !errors.Is(err, io.EOF) && s.ctx.Err() == nil || errors.Is(err, errSilent) {
 			s.err = err
 		}
 		return event, o, err
@@ -98,34 +93,32 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 	return event, o, nil
 }
 
-// cause returns the slow that has ended the stream, or err if there is none.
+// cause returns errSilent if that has ended the stream, and else err.
 func (s *stream) cause(err error) error {
-	if why := context.Cause(s.ctx); err != nil && errors.As(why, new(slow)) {
-		return why
+	if err != nil && errors.Is(context.Cause(s.ctx), errSilent) {
+		return errSilent
 	}
 	return err
 }
 
 // Close implements watch.Decoder. client-go calls it in a goroutine of its own.
-func (s *stream) Close() { s.r.contain(s.close) }
+func (s *stream) Close() { s.once.Do(func() { s.r.contain(s.close) }) }
 
 func (s *stream) close() {
-	s.once.Do(func() {
-		s.stop()
-		s.Decoder.Close()
-		if !s.watches {
-			return
-		}
-		s.mu.Lock()
-		awaits, err := s.awaits, s.err
-		s.mu.Unlock()
-		if awaits {
-			s.reading.Close()
-			s.r.cut(err)
-		}
-		s.r.ended.Store(err == nil && !awaits)
-		s.r.sink.Lost(err)
-	})
+	s.stop()
+	s.Decoder.Close()
+	if !s.watches {
+		return
+	}
+	s.mu.Lock()
+	awaits, err := s.awaits, s.err
+	s.mu.Unlock()
+	if awaits {
+		s.reading.Close()
+		s.r.cut(err)
+	}
+	s.r.ended.Store(err == nil && !awaits)
+	s.r.sink.Lost(err)
 }
 
 func (s *stream) stop() {
