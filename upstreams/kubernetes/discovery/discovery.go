@@ -73,10 +73,8 @@ func (a *Answer) Best(kind mirror.Kind) (Resource, bool) {
 	all := a.Kinds[kind]
 	if info, ok := mirror.LookupKind(kind); ok {
 		for _, version := range info.Versions {
-			for _, s := range all {
-				if s.Version == version {
-					return s, true
-				}
+			if i := slices.IndexFunc(all, func(r Resource) bool { return r.Version == version }); i >= 0 {
+				return all[i], true
 			}
 		}
 		if _, untyped := info.NewBody().(*structpb.Struct); !untyped {

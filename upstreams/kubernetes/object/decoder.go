@@ -127,16 +127,18 @@ func (e *entries) UnmarshalJSON(value []byte) error {
 // such field.
 func (d *Decoder) value(to any) (wrong, err error) {
 	err = d.json.Decode(to)
-	var field *json.UnmarshalTypeError
-	if errors.As(err, &field) {
+	if field, is := errors.AsType[*json.UnmarshalTypeError](err); is {
 		return wrongType(strings.TrimPrefix(field.Field, "object."), field), nil
 	}
 	return nil, err
 }
 
-// wrongType returns err as the mistake in a field.
+// wrongType returns err as the mistake in a field, nil for none.
 func wrongType(path string, err error) error {
-	if field := (*json.UnmarshalTypeError)(nil); errors.As(err, &field) {
+	if err == nil {
+		return nil
+	}
+	if field, is := errors.AsType[*json.UnmarshalTypeError](err); is {
 		return fmt.Errorf("%s: the value is a %s, not a %s", text.Abbreviate(path), text.Abbreviate(field.Value), field.Type)
 	}
 	return fmt.Errorf("%s: %w", path, err)
@@ -216,14 +218,12 @@ func (o *Object) own(uid, managers []byte) error {
 	}
 	o.UID = types.UID(text)
 	if err := yamlpos.CheckJSON(managers, maxValues); err != nil {
-		return fmt.Errorf("metadata.managedFields: %w", err)
+		return wrongType("metadata.managedFields", err)
 	}
-	if len(managers) > 0 {
-		if err := json.Unmarshal(managers, &o.ManagedFields); err != nil {
-			return wrongType("metadata.managedFields", err)
-		}
+	if len(managers) == 0 {
+		return nil
 	}
-	return nil
+	return wrongType("metadata.managedFields", json.Unmarshal(managers, &o.ManagedFields))
 }
 
 // object returns the object of an envelope. It fails only for an object without a name, or with a name, a namespace
@@ -231,7 +231,7 @@ func (o *Object) own(uid, managers []byte) error {
 // by name.
 func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 	m := &e.Metadata
-	o := &Object{Spec: e.Spec, Status: e.Status, Data: e.Data, Err: wrong}
+	o := &Object{Spec: e.Spec, Status: e.Status, Data: e.Data}
 	if len(e.AddressType) > 0 {
 		o.Spec = e.sliceSpec()
 	}
@@ -245,25 +245,19 @@ func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 	if err := cmp.Or(tooLong("name", m.Name, maxName), tooLong("namespace", m.Namespace, maxName), tooLong("resourceVersion", m.ResourceVersion, maxVersion)); err != nil {
 		return nil, err
 	}
+	var unowned, untimed error
 	if d.Owners {
-		if err := o.own(m.UID.value, m.ManagedFields.value); err != nil && o.Err == nil {
-			o.Err = err
-		}
-	}
-	if err := m.Annotations.err; err != nil && o.Err == nil {
-		o.Err = wrongType("metadata.annotations", err)
-	}
-	if err := m.Labels.err; err != nil && o.Err == nil {
-		o.Err = wrongType("metadata.labels", err)
-	}
-	if delete(o.Annotations, lastApplied); len(o.Annotations) == 0 {
-		o.Annotations = nil
+		unowned = o.own(m.UID.value, m.ManagedFields.value)
 	}
 	if m.CreationTimestamp != "" {
 		at, err := time.Parse(time.RFC3339, m.CreationTimestamp)
-		if o.CreationTimestamp = metav1.NewTime(at); err != nil && o.Err == nil {
-			o.Err = errors.New("metadata.creationTimestamp is not a time")
+		if o.CreationTimestamp = metav1.NewTime(at); err != nil {
+			untimed = errors.New("metadata.creationTimestamp is not a time")
 		}
+	}
+	o.Err = cmp.Or(wrong, unowned, wrongType("metadata.annotations", m.Annotations.err), wrongType("metadata.labels", m.Labels.err), untimed)
+	if delete(o.Annotations, lastApplied); len(o.Annotations) == 0 {
+		o.Annotations = nil
 	}
 	for _, value := range [...][]byte{o.Spec, e.Status, e.Data} {
 		if err := yamlpos.CheckJSON(value, maxValues); err != nil {
