@@ -117,12 +117,19 @@ func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error
 	return all, nil
 }
 
-// part returns the part with a name, or nil. The caller holds mu.
-func (f *Finder) part(name string) *part {
-	if i := slices.IndexFunc(f.parts, func(p *part) bool { return p.cfg.Name == name }); i >= 0 {
-		return f.parts[i]
+// order passes an order to the registry of the part with a name.
+func (f *Finder) order(name string, order registry.Event) (registry.Output, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.IndexFunc(f.parts, func(p *part) bool { return p.cfg.Name == name })
+	if i < 0 {
+		return registry.Output{}, fmt.Errorf("%w %q", ErrUnknown, name)
 	}
-	return nil
+	out, err := f.step(f.parts[i], order)
+	if out.Set {
+		f.policies()
+	}
+	return out, err
 }
 
 // upstreamOf returns the upstream of a found cluster.
@@ -359,28 +366,13 @@ func Once(ctx context.Context, cfg *config.Config) ([]config.Upstream, error) {
 
 // Release makes the held clusters of a part orphaned, and returns their number.
 func (f *Finder) Release(name string) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p := f.part(name)
-	if p == nil {
-		return 0, fmt.Errorf("%w %q", ErrUnknown, name)
-	}
-	out, err := f.step(p, registry.Release{})
+	out, err := f.order(name, registry.Release{})
 	return out.Released, err
 }
 
 // Remove removes an orphaned or held cluster of a part.
 func (f *Finder) Remove(name, id string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p := f.part(name)
-	if p == nil {
-		return fmt.Errorf("%w %q", ErrUnknown, name)
-	}
-	out, err := f.step(p, registry.Remove{ID: id})
-	if out.Set {
-		f.policies()
-	}
+	_, err := f.order(name, registry.Remove{ID: id})
 	return err
 }
 

@@ -35,15 +35,6 @@ func policyOf(cfg *config.Config, i int, others map[string]registry.Other) regis
 	return p
 }
 
-// share adds the clusters of a part to others. If several have one name, it keeps the first.
-func share(others map[string]registry.Other, name string, clusters []registry.Cluster) {
-	for _, c := range clusters {
-		if _, is := others[c.Name]; !is {
-			others[c.Name] = registry.Other{ID: c.ID, By: "clusters " + name, Origin: c.Origin}
-		}
-	}
-}
-
 // set has the parts of a config, in their order. The lock of the Finder guards it.
 type set struct {
 	cfg   *config.Config
@@ -91,12 +82,14 @@ func (s *set) followed() map[string]bool {
 	return all
 }
 
-// others returns the clusters that all parts except one follow.
+// others returns the clusters that all parts except one follow. If several have one name, it returns the first.
 func (s *set) others(but *part) map[string]registry.Other {
 	all := map[string]registry.Other{}
 	for _, p := range s.parts {
-		if p != but {
-			share(all, p.cfg.Name, p.registry.Clusters())
+		for _, c := range p.registry.Clusters() {
+			if _, is := all[c.Name]; !is && p != but {
+				all[c.Name] = registry.Other{ID: c.ID, By: "clusters " + p.cfg.Name, Origin: c.Origin}
+			}
 		}
 	}
 	return all

@@ -161,19 +161,19 @@ func TestNewClustersWaitUntilThePartsBeforeHaveAnswered(t *testing.T) {
 
 // offline returns a Finder that reads nothing, and what tells it of a part that it has clusters, or
 // that it can not be read.
-func offline(t *testing.T, parts string) (f *found, told func(part string, err error, ids ...string)) {
+func offline(t *testing.T, parts string) (f *found, told func(name string, err error, ids ...string)) {
 	t.Helper()
 	h, dir := newHub(t), t.TempDir()
 	f = &found{t: t, cfg: h.parse(dir, parts), parse: h.parse}
 	f.Finder, _ = newFinder("", slog.New(slog.DiscardHandler), quick)
 	f.Adopt(f.cfg)
-	return f, func(part string, err error, ids ...string) {
+	return f, func(name string, err error, ids ...string) {
 		t.Helper()
-		p := f.part(part)
+		p := f.parts[slices.IndexFunc(f.parts, func(p *part) bool { return p.cfg.Name == name })]
 		p.stop = func() {}
 		var entries []registry.Entry
 		for _, id := range ids {
-			entries = append(entries, registry.Entry{ID: id, Origin: part + " " + id, Kubeconfig: h.kubeconfig(id)})
+			entries = append(entries, registry.Entry{ID: id, Origin: name + " " + id, Kubeconfig: h.kubeconfig(id)})
 		}
 		f.told(p, p.reading, entries, err)
 	}

@@ -67,9 +67,8 @@ var (
 
 // Describe implements prometheus.Collector.
 func (f *Finder) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{clustersDesc, readableDesc} {
-		ch <- desc
-	}
+	ch <- clustersDesc
+	ch <- readableDesc
 }
 
 // Collect implements prometheus.Collector. It sends without the lock: the receiver may wait for it.
