@@ -87,10 +87,7 @@ func (r *selections) each(namespace string, w *workload, f func(cluster string))
 
 // selected returns the workloads that a selection has as endpoints.
 func (s *State) selected(sel selection) []endpoints.Endpoint {
-	sp := s.spaces[sel.namespace]
-	if sp == nil {
-		return s.bounded(sel.namespace, sel.cluster, nil)
-	}
+	sp := s.in(sel.namespace)
 	return s.bounded(sel.namespace, sel.cluster, func(yield func(endpoints.Endpoint) bool) {
 		one := func(w *workload) bool {
 			return !w.usable || !w.has(sel.labels) || yield(s.endpoint(w, symbol{}, cmp.Or(w.port(sel.port), sel.target)))
@@ -117,19 +114,14 @@ func (s *State) selected(sel selection) []endpoints.Endpoint {
 
 // bounded returns the workloads that a cluster selects, and none if there is no room for all of them.
 func (s *State) bounded(namespace, cluster string, found func(yield func(endpoints.Endpoint) bool)) (all []endpoints.Endpoint) {
-	workloads, fits := 0, true
-	if sp := s.spaces[namespace]; sp != nil {
-		workloads = len(sp.objects[Pods]) + len(sp.objects[Workloads])
-	}
-	room := s.quota.room(namespace, cluster, workloads)
-	if found != nil {
-		found(func(e endpoints.Endpoint) bool {
-			if fits = len(all) < room; fits {
-				all = append(all, e)
-			}
-			return fits
-		})
-	}
+	of, fits := &s.in(namespace).objects, true
+	room := s.quota.room(namespace, cluster, len(of[Pods])+len(of[Workloads]))
+	found(func(e endpoints.Endpoint) bool {
+		if fits = len(all) < room; fits {
+			all = append(all, e)
+		}
+		return fits
+	})
 	if !fits {
 		all = nil
 	}

@@ -129,11 +129,15 @@ func (s *State) Set(of object.Input) {
 // Remove removes an object, if it exists.
 func (s *State) Remove(in Input, n Name) { s.set(in, n, nil) }
 
+// nothing is the space of a namespace without objects. Nobody changes it.
+var nothing = &space{}
+
+// in returns the objects of a namespace, to read.
+func (s *State) in(namespace string) *space { return cmp.Or(s.spaces[namespace], nothing) }
+
 // get returns an object, nil if there is none.
 func get[T any](s *State, in Input, n Name) (v *T) {
-	if sp := s.spaces[n.Namespace]; sp != nil {
-		v, _ = sp.objects[in][n.Name].(*T)
-	}
+	v, _ = s.in(n.Namespace).objects[in][n.Name].(*T)
 	return v
 }
 
@@ -185,8 +189,8 @@ func (s *State) touchFor(in Input, n Name, content any) {
 	case *node:
 		s.nodes[symbolOf(n.Name)] = struct{}{}
 	case *namespace:
-		if in := s.spaces[n.Name]; in != nil && c.distribution != "" {
-			for name := range in.objects[Services] {
+		if c.distribution != "" {
+			for name := range s.in(n.Name).objects[Services] {
 				s.changed[Name{n.Name, name}] = struct{}{}
 			}
 		}
