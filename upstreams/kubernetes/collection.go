@@ -43,20 +43,23 @@ func (s *Source) newCollection(of discovery.Resource, namespace string) *collect
 	return c
 }
 
-// newCollections returns the collections of a kind: one, or one for each namespace of the config.
-func (s *Source) newCollections(of discovery.Resource) []*collection {
-	namespaces := s.section.Namespaces
-	if len(namespaces) == 0 || !of.Namespaced {
-		namespaces = []string{""}
+// namespacesOf returns the namespaces of the collections of a kind: one that is empty, or those of the config.
+func (s *Source) namespacesOf(of discovery.Resource) []string {
+	if len(s.section.Namespaces) == 0 || !of.Namespaced {
+		return []string{""}
 	}
-	all := make([]*collection, len(namespaces))
-	for i, ns := range namespaces {
+	return s.section.Namespaces
+}
+
+// newCollections returns the collections of a kind.
+func (s *Source) newCollections(of discovery.Resource) (all []*collection) {
+	for _, ns := range s.namespacesOf(of) {
 		c := s.newCollection(of, ns)
 		if s.ledger.Mirrors(of.Kind) {
 			c.converter = s.newConverter(of.Kind)
 		}
 		c.reflector = s.newReflector(c, c)
-		all[i] = c
+		all = append(all, c)
 	}
 	return all
 }

@@ -75,21 +75,13 @@ func (s *Source) contacted(ctx context.Context, c *apiserver.Conn, now time.Time
 
 // permissions checks the right to list and watch each kind, with requests for one object.
 func (s *Source) permissions(ctx context.Context, c *apiserver.Conn, all *discovery.Answer) (found []doctor.Finding) {
-	namespaces := s.section.Namespaces
-	if len(namespaces) == 0 {
-		namespaces = []string{""}
-	}
 	var mu sync.Mutex
 	var denied, failed []string
 	may, required := 0, false
 	var group errgroup.Group
 	group.SetLimit(maxProbes)
 	for _, one := range s.followed(all) {
-		in := namespaces
-		if !one.Namespaced {
-			in = []string{""}
-		}
-		for _, namespace := range in {
+		for _, namespace := range s.namespacesOf(one) {
 			group.Go(func() error {
 				err := mayFollow(ctx, c, one.Path(namespace))
 				mu.Lock()

@@ -187,7 +187,13 @@ func (m *serviceMaker) synced(kind mirror.Kind) {
 
 // flush implements maker. It feeds the endpoints that have changed, before it returns the ServiceEntries that have.
 func (m *serviceMaker) flush() []output {
-	changes, clusters := m.flushed()
+	var changes []*services.Output
+	var clusters []string
+	m.do(func(s *services.State) {
+		if changes, clusters = s.Flush(); !m.known && m.ready() { // all that are followed, for the first time
+			m.known, clusters = true, slices.Sorted(maps.Keys(m.wanted))
+		}
+	})
 	if len(clusters) > 0 {
 		m.refused(m.feed.Tell(intake.Endpoints{From: m.assignment, Clusters: clusters}))
 	}
@@ -201,18 +207,6 @@ func (m *serviceMaker) detail() (named []string, all int) {
 	defer m.mu.Unlock()
 	of := m.state.Problems()
 	return append(of, named...), all + len(of)
-}
-
-// flushed returns what has changed, and all clusters that are followed once all inputs are known.
-func (m *serviceMaker) flushed() (changes []*services.Output, clusters []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	changes, clusters = m.state.Flush()
-	if first := !m.known && m.ready(); first {
-		m.known = true
-		clusters = slices.Sorted(maps.Keys(m.wanted))
-	}
-	return changes, clusters
 }
 
 // all implements maker.
