@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -151,11 +152,7 @@ func (f *Finder) accessOf(id string) *apiserver.Kubeconfig {
 // disconnect drops the Kubeconfigs of clusters that no part follows. The caller holds mu.
 func (f *Finder) disconnect() {
 	followed := f.followed()
-	for id := range f.access {
-		if !followed[id] {
-			delete(f.access, id)
-		}
-	}
+	maps.DeleteFunc(f.access, func(id string, _ *apiserver.Kubeconfig) bool { return !followed[id] })
 }
 
 // Adopt replaces the config, and starts the readers again.
@@ -254,14 +251,11 @@ func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error)
 
 // fitting returns the entries of a part. It sets Problem of new ones that do not fit its template.
 func fitting(p *part, entries []registry.Entry) []registry.Entry {
-	known, entries := map[string]bool{}, slices.Clone(entries)
-	for _, c := range p.registry.Clusters() {
-		known[c.ID] = true
-	}
+	entries = slices.Clone(entries)
 	for i := range entries {
 		e := &entries[i]
 		name := registry.NameOf(e.ID)
-		if e.Problem != "" || known[e.ID] || name == "" {
+		if e.Problem != "" || p.registry.Follows(e.ID) || name == "" {
 			continue
 		}
 		if _, err := upstreamOf(p.cfg, name, e.ID, nil); err != nil {

@@ -2,7 +2,6 @@ package clusters
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 
@@ -117,15 +116,7 @@ func (s *set) list(p *part) registry.Output {
 	entries := fitting(p, p.entries)
 	before := s.parts[:slices.Index(s.parts, p)]
 	if slices.ContainsFunc(before, func(o *part) bool { return !o.answered() }) {
-		known := maps.Clone(s.before) // these are not new
-		if known == nil {
-			known = map[string]bool{}
-		}
-		known[""] = true // entries without an ID
-		for _, c := range p.registry.Clusters() {
-			known[c.ID] = true
-		}
-		entries = slices.DeleteFunc(entries, func(e registry.Entry) bool { return !known[e.ID] })
+		entries = slices.DeleteFunc(entries, func(e registry.Entry) bool { return e.ID != "" && !s.before[e.ID] && !p.registry.Follows(e.ID) })
 	}
 	return s.take(p, registry.Listed{Entries: entries})
 }

@@ -3,16 +3,12 @@ package registry
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 )
 
 // judge makes clusters that are gone orphaned or held. known is the number of clusters before.
 func (r *Registry) judge(gone []*Cluster, known int) {
-	var counted []*Cluster
-	for _, c := range gone {
-		if !c.Released {
-			counted = append(counted, c)
-		}
-	}
+	counted := slices.DeleteFunc(gone, func(c *Cluster) bool { return c.Released })
 	next := Orphaned
 	if n := len(counted); n > r.policy.Count && n*100 > r.policy.Percent*known {
 		next = Held

@@ -215,6 +215,9 @@ func (r *Registry) Clusters() (all []Cluster) {
 	return all
 }
 
+// Follows reports whether a cluster is followed.
+func (r *Registry) Follows(id string) bool { return r.clusters[id] != nil }
+
 // maxRefused bounds the refused entries that are kept.
 const maxRefused = 500
 
