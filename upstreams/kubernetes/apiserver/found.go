@@ -165,21 +165,16 @@ func (t *Trust) bind(x *api.ExecConfig) error {
 // proxy that is not allowed, or anything but a host where a host belongs. Its author may not be the operator of the
 // relay.
 func refuseFound(cluster *api.Cluster, user *api.AuthInfo, trust Trust) error {
-	var paths []string
-	for name, path := range map[string]string{
+	files := map[string]string{
 		"certificate-authority": cluster.CertificateAuthority, "client-certificate": user.ClientCertificate,
 		"client-key": user.ClientKey, "tokenFile": user.TokenFile,
-	} {
-		if path != "" {
-			paths = append(paths, name)
-		}
 	}
-	slices.Sort(paths)
+	maps.DeleteFunc(files, func(_, path string) bool { return path == "" })
 	server, err := url.Parse(cluster.Server)
 	proxy, failed := url.Parse(cluster.ProxyURL)
 	switch {
-	case len(paths) > 0:
-		return fmt.Errorf("it names files of the relay's own host (%s): put their content into the kubeconfig", strings.Join(paths, ", "))
+	case len(files) > 0:
+		return fmt.Errorf("it names files of the relay's own host (%s): put their content into the kubeconfig", strings.Join(slices.Sorted(maps.Keys(files)), ", "))
 	case cluster.ProxyURL != "" && len(trust.AllowServers) == 0:
 		return errors.New("it has a proxy-url: name the proxy in allowServers")
 	case err != nil || !servers.IsHost(server.Hostname()) || strings.ContainsAny(cluster.Server, "?#"):

@@ -7,19 +7,19 @@ import (
 )
 
 type (
-	set[K comparable]   map[K]struct{}
-	index[K comparable] map[K]set[Name]
+	set[K comparable]      map[K]struct{}
+	index[K, V comparable] map[K]set[V]
 )
 
-func (x index[K]) add(key K, n Name) {
+func (x index[K, V]) add(key K, v V) {
 	if x[key] == nil {
-		x[key] = set[Name]{}
+		x[key] = set[V]{}
 	}
-	x[key][n] = struct{}{}
+	x[key][v] = struct{}{}
 }
 
-func (x index[K]) remove(key K, n Name) {
-	if delete(x[key], n); len(x[key]) == 0 {
+func (x index[K, V]) remove(key K, v V) {
+	if delete(x[key], v); len(x[key]) == 0 {
 		delete(x, key)
 	}
 }

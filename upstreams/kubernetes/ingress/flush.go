@@ -117,17 +117,11 @@ func (s *State) flushHosts(now map[mirror.Key]*Output) {
 // changeClaims updates the claims of the changed hosts. It marks all hosts of a changed claim as changed,
 // because their names may change.
 func (s *State) changeClaims() {
-	touched := map[Name]set[string]{} // the hosts that were removed, by claim
-	leave := func(claim Name, host string) {
-		if touched[claim] == nil {
-			touched[claim] = set[string]{}
-		}
-		touched[claim][host] = struct{}{}
-	}
+	touched := index[Name, string]{} // the hosts that were removed, by claim
 	joined := map[Name][]string{}
 	for name := range s.changedHosts {
 		h := s.hosts[name]
-		leave(h.claim, name)
+		touched.add(h.claim, name)
 		h.claim = Name{}
 		if parts := s.parts(h, name); len(parts) > 0 {
 			h.claim = s.options.serviceName(parts[0].Ingress, parts[0].rules[0])

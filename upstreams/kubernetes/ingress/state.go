@@ -32,8 +32,8 @@ type State struct {
 	services  map[Name][]Port
 
 	hosts     map[string]*host
-	ofClass   index[string] // the Ingresses that name a class
-	ofService index[Name]   // the converted Ingresses that name a port of a Service
+	ofClass   index[string, Name] // the Ingresses that name a class
+	ofService index[Name, Name]   // the converted Ingresses that name a port of a Service
 
 	// claims are the hosts by the names that their VirtualServices would have. Most names have one host.
 	claims map[Name][]string
@@ -59,7 +59,7 @@ func New(o Options) *State {
 	return &State{
 		options:   o,
 		ingresses: map[Name]*entry{}, classes: map[string]string{}, services: map[Name][]Port{},
-		hosts: map[string]*host{}, ofClass: index[string]{}, ofService: index[Name]{},
+		hosts: map[string]*host{}, ofClass: index[string, Name]{}, ofService: index[Name, Name]{},
 		claims: map[Name][]string{}, outputs: map[mirror.Key]xxh3.Uint128{},
 		changedIngresses: set[Name]{}, changedHosts: set[string]{},
 	}

@@ -144,7 +144,7 @@ func (s *Selection) set(all bool, namespaces []*object.Object, keep func(int) (f
 		if !all && !known && ns.Err == nil && !keep(0) {
 			ns.Err = errNoRoom
 		}
-		is := s.picks(labels.Set(ns.Labels))
+		is := slices.ContainsFunc(s.selectors, func(one labels.Selector) bool { return one.Matches(labels.Set(ns.Labels)) })
 		delete(s.refused, ns.Name)
 		if ns.Err != nil { // its labels are unknown: the selection stays
 			if len(s.refused) < maxRefused {
@@ -166,15 +166,6 @@ func (s *Selection) set(all bool, namespaces []*object.Object, keep func(int) (f
 	}
 	keep(s.cost - cost)
 	return gained, lost
-}
-
-func (s *Selection) picks(of labels.Set) bool {
-	for _, selector := range s.selectors {
-		if selector.Matches(of) {
-			return true
-		}
-	}
-	return false
 }
 
 // remove forgets a deleted namespace, and returns the bytes that it took. Its objects are deleted by their own
