@@ -179,7 +179,7 @@ func TestAnIdentityWithoutRightsDoesNotReplaceOneWithThem_K8(t *testing.T) {
 func TestGoodCredentialsDoNotWaitOutThePauseAfterADenial_K8(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
-		s.pace.retry, s.pace.retryMost = time.Hour, 24*time.Hour
+		s.pace.Retry, s.pace.RetryMax = time.Hour, 24*time.Hour
 		s.Set(func() { s.Fault = refusesPoor })
 		s.entry("shop/a", "a.x")
 		w := s.upstream("", "")

@@ -91,7 +91,7 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 			}}
 		})
 		// No outage is so long that something may have been restored, and pauses are longer than a step.
-		s.pace.grace, s.pace.retry, s.pace.retryMost = time.Hour, 500*time.Millisecond, time.Second
+		s.pace.grace, s.pace.Retry, s.pace.RetryMax = time.Hour, 500*time.Millisecond, time.Second
 		s.entry("shop/a", "a.x")
 		w := s.mirrors("", "")
 		ca := filepath.Join(filepath.Dir(w.path), "ca.crt")

@@ -17,6 +17,7 @@ import (
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
 	"meshrelay/upstreams/kubernetes/reflector"
+	"meshrelay/upstreams/kubernetes/services"
 )
 
 // collection is the objects of one kind, in one namespace or in all. It is the Sink of its reflector, and
@@ -68,8 +69,7 @@ func (s *Source) newCollections(of discovery.Resource) (all []*collection) {
 func (s *Source) newReflector(c *collection, sink reflector.Sink) *reflector.Reflector {
 	cfg := reflector.Config{
 		Name: c.Kind.String(), Path: c.Path(c.namespace), AcceptList: apiserver.AcceptJSON, AcceptWatch: apiserver.AcceptJSON,
-		Connect: s.cluster.Verify, Log: s.log,
-		Pace:  reflector.Pace{Retry: s.pace.retry, RetryMax: s.pace.retryMost, Request: s.pace.asks, Ended: s.pace.grace / 3, Forgive: s.pace.forgive},
+		Connect: s.cluster.Verify, Log: s.log, Pace: s.pace.Pace,
 		Begin: func() *object.Reading { return s.lists.Begin(c.Kind == ledger.Namespaces) },
 	}
 	if c.Selected && (c.Kind != exportKind || c.converter != nil) { // what is made of Services is not selected
@@ -128,7 +128,7 @@ func (c *collection) Prepare(o *object.Object) {
 		return
 	case c.Kind == ledger.Namespaces:
 		if c.source.readsInput(c.Kind) {
-			in, err := decodeInput(c.Kind, o)
+			in, err := services.Decode(serviceInputs[c.Kind], o)
 			o.Made = &object.Made{Input: in, InputErr: err}
 		}
 		o.Spec, o.Annotations = nil, nil
@@ -148,7 +148,7 @@ func (c *collection) Prepare(o *object.Object) {
 
 // convertInput decodes an input of services. Its content stays only where Ingresses need it.
 func (c *collection) convertInput(o *object.Object) {
-	in, err := decodeInput(c.Kind, o)
+	in, err := services.Decode(serviceInputs[c.Kind], o)
 	switch {
 	case c.converter != nil:
 		c.converter.convert(o) // services.Decode has set Healthy

@@ -70,8 +70,7 @@ var groupKind = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Z][
 // Check implements config.Source.
 func (c *Config) Check(mistakes config.Checker, u config.Upstream, _ []config.Upstream) {
 	mistakes.Cluster("cluster", c.Cluster)
-	c.Ingress.checkImport(mistakes, u)
-	c.check(mistakes)
+	c.check(mistakes, u)
 }
 
 // CheckCluster implements config.Connector.
@@ -84,12 +83,12 @@ func (c *Config) CheckTemplate(mistakes config.Checker, template config.Upstream
 	if !reflect.ValueOf(c.Cluster).IsZero() {
 		mistakes.Errorf("cluster", "found clusters bring their own connection, and clusters[].allowExec names their programs: leave it out")
 	}
-	c.Ingress.checkImport(mistakes, template)
-	c.check(mistakes)
+	c.check(mistakes, template)
 }
 
 // check reports mistakes in all fields but those of the connection.
-func (c *Config) check(mistakes config.Checker) {
+func (c *Config) check(mistakes config.Checker, u config.Upstream) {
+	c.Ingress.checkImport(mistakes, u)
 	if len(c.Namespaces) > maxNamespaces {
 		mistakes.Errorf("namespaces", "%d namespaces, and each is a watch for every kind: name at most %d, or none and select by import.namespaces", len(c.Namespaces), maxNamespaces)
 	}

@@ -17,6 +17,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/object"
+	"meshrelay/upstreams/kubernetes/reflector"
 )
 
 // apiServer is an API server in this process, which sources mirror at a pace.
@@ -76,7 +77,8 @@ type world struct {
 // quick is a pace for tests.
 var quick = pace{
 	look: 5 * time.Millisecond, discover: 20 * time.Millisecond, soon: 5 * time.Millisecond, reread: 10 * time.Millisecond,
-	gone: 50 * time.Millisecond, verified: time.Millisecond, retry: 4 * time.Millisecond, retryMost: 50 * time.Millisecond, asks: 4 * time.Millisecond, grace: 20 * time.Millisecond, forgive: time.Hour,
+	gone: 50 * time.Millisecond, verified: time.Millisecond, grace: 20 * time.Millisecond,
+	Pace: reflector.Pace{Retry: 4 * time.Millisecond, RetryMax: 50 * time.Millisecond, Request: 4 * time.Millisecond, Ended: 7 * time.Millisecond, Forgive: time.Hour},
 }
 
 // mirrors runs an upstream of the server. settings are YAML of the section, and more of the upstream.

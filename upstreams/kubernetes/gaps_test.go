@@ -55,7 +55,7 @@ func TestAnEtcdThatWasRestoredAndHasPassedOursIsListedAnew_K4(t *testing.T) {
 func TestStreamingListsAreTriedAgain_K8(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
-		s.Cut, s.pace.forgive = true, 300*time.Millisecond
+		s.Cut, s.pace.Forgive = true, 300*time.Millisecond
 		s.entry("shop/a", "a.x")
 		w := s.mirrors("", "")
 		w.serves("ServiceEntry shop/a")
@@ -64,7 +64,7 @@ func TestStreamingListsAreTriedAgain_K8(t *testing.T) {
 		streams := s.Asked("serviceentries", "sendInitialEvents")
 		w.synced()
 		for range 2 { // when the cuts are forgotten
-			await.Pass(s.pace.forgive)
+			await.Pass(s.pace.Forgive)
 			w.relist()
 			w.until("a list streams again", func() bool { return s.Asked("serviceentries", "sendInitialEvents") > streams })
 			w.synced()

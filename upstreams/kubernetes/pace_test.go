@@ -45,7 +45,7 @@ func TestAServerThatAnswersAtOnceIsNotAskedWithoutPause_K8(t *testing.T) {
 				return true
 			}
 			s.mirrors("", "")
-			if took := (<-done).Sub(begun); took < 20*quick.asks {
+			if took := (<-done).Sub(begun); took < 20*quick.Request {
 				t.Errorf("it was asked %d times in %s", 35, took)
 			}
 		})
@@ -59,7 +59,7 @@ func TestAllKindsWaitForOneAnswerOfWhichClusterItIs_K8(t *testing.T) {
 		cfg := configOf()
 		sectionOf(cfg).Cluster.Kubeconfig = s.kubeconfig("t")
 		source := newSource(cfg, envOf())
-		source.pace.retry = time.Hour
+		source.pace.Retry = time.Hour
 		source.prepare(&script{})
 		if err := source.client.Refresh(t.Context()); err != nil {
 			t.Fatal(err)

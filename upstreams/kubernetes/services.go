@@ -68,11 +68,6 @@ type serviceMaker struct {
 	wanted map[string]struct{} // the clusters that the intake follows
 }
 
-// decodeInput decodes an input of services. Any goroutine may call it.
-func decodeInput(kind mirror.Kind, o *object.Object) (object.Input, error) {
-	return services.Decode(serviceInputs[kind], o)
-}
-
 // newServiceMaker returns what makes services for an upstream. It is nil if services.mode needs none.
 func newServiceMaker(u config.Upstream, o services.Options, feed upstreams.Feed, refused func(intake.Result)) *serviceMaker {
 	takes := inputsOf(u)

@@ -32,6 +32,7 @@ import (
 	"meshrelay/upstreams/kubernetes/ingress"
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
+	"meshrelay/upstreams/kubernetes/reflector"
 	"meshrelay/upstreams/kubernetes/services"
 )
 
@@ -40,24 +41,20 @@ type pace struct {
 	// look is the time between two checks of the watches.
 	look time.Duration
 	// discover is the time between two discoveries. soon is the time until a requested one.
-	discover, soon   time.Duration
-	reread           time.Duration // of the credentials
-	gone             time.Duration // during which answers must lack a kind, or must have a better version of it
-	verified         time.Duration // how long a verification of the cluster is valid
-	retry, retryMost time.Duration // bound the pauses after a list or a watch that has failed
-	// asks is the shortest time between two requests of a collection, except for the first few.
-	asks time.Duration
+	discover, soon time.Duration
+	reread         time.Duration // of the credentials
+	gone           time.Duration // during which answers must lack a kind, or must have a better version of it
+	verified       time.Duration // how long a verification of the cluster is valid
 	// grace is how long the watch of a kind may be broken before the upstream is out of contact. A server
 	// ends each watch after some minutes, so short breaks are usual.
-	grace time.Duration
-	// forgive is how long lists are requested in pages after streaming lists were cut off.
-	forgive time.Duration
+	grace          time.Duration
+	reflector.Pace // of each collection; three pauses Ended fit into grace
 }
 
 var usual = pace{
 	look: time.Second, discover: 30 * time.Second, soon: time.Second, reread: 10 * time.Second,
-	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, asks: 800 * time.Millisecond, grace: 15 * time.Second,
-	forgive: time.Hour,
+	gone: 30 * time.Second, verified: 5 * time.Second, grace: 15 * time.Second,
+	Pace: reflector.Pace{Retry: 800 * time.Millisecond, RetryMax: 30 * time.Second, Request: 800 * time.Millisecond, Ended: 5 * time.Second, Forgive: time.Hour},
 }
 
 // maxDiscoveries bounds the discoveries of all sources at a time. A server can make one take apiserver.ReadTimeout,
@@ -185,10 +182,9 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	s.readCredentials(ctx)
 	s.spawn(func() { s.rereadCredentials(ctx) })
 	pause, discoverAt := s.pace.soon, time.Now()
-	var err error // of the last discovery
 	for {
 		if !time.Now().Before(discoverAt) {
-			if err = s.discover(ctx); err == nil {
+			if err := s.discover(ctx); err == nil {
 				pause = s.pace.soon
 				discoverAt = time.Now().Add(s.nextDiscovery())
 			} else {
@@ -246,7 +242,7 @@ func (s *Source) prepare(feed upstreams.Feed) {
 		Identified: func(uid string) { feed.Tell(intake.Identified{Identity: uid}) },
 		Judged:     s.judged,
 	})
-	s.cluster.Verified, s.cluster.Retry = s.pace.verified, s.pace.retry
+	s.cluster.Verified, s.cluster.Retry = s.pace.verified, s.pace.Retry
 	s.runs.Store(true)
 }
 
