@@ -6,7 +6,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/proto"
@@ -62,12 +61,12 @@ type derived struct {
 	takes   map[mirror.Kind]bool // the kinds of inputs; true: also mirrored
 	outputs []mirror.Kind        // in the order of their scopes
 
-	inputs    map[mirror.Kind]map[string]input // by full name
-	has       map[mirror.Kind]bool             // kinds of inputs that have synced
-	undecoded int                              // inputs without any decoded content
-	mesh      bool                             // options come from the MeshConfig
-	unsettled bool                             // the MeshConfig was not read yet
-	relisted  bool                             // an input was listed again since complete was called
+	inputs    map[mirror.Kind]map[objectName]input
+	has       map[mirror.Kind]bool // kinds of inputs that have synced
+	undecoded int                  // inputs without any decoded content
+	mesh      bool                 // options come from the MeshConfig
+	unsettled bool                 // the MeshConfig was not read yet
+	relisted  bool                 // an input was listed again since complete was called
 
 	// unnoted is set while there may be refused inputs that are not in inputs, because there is no room. A list of
 	// one namespace does not clear it: outputs that are gone then stay until the source starts again.
@@ -92,10 +91,10 @@ const maxProblem = 512
 func newDerived(feed upstreams.Feed, m maker, takes map[mirror.Kind]bool, outputs ...mirror.Kind) *derived {
 	d := &derived{
 		feed: feed, maker: m, takes: takes, outputs: outputs,
-		inputs: map[mirror.Kind]map[string]input{}, has: map[mirror.Kind]bool{}, unnoted: map[mirror.Kind]bool{},
+		inputs: map[mirror.Kind]map[objectName]input{}, has: map[mirror.Kind]bool{}, unnoted: map[mirror.Kind]bool{},
 	}
 	for kind := range takes {
-		d.inputs[kind] = map[string]input{}
+		d.inputs[kind] = map[objectName]input{}
 	}
 	return d
 }
@@ -132,7 +131,7 @@ func nameOf(o *object.Object) objectName { return objectName{o.Namespace, o.Name
 func (g *derived) Set(kind mirror.Kind, o *object.Object) error {
 	g.reviewed = false
 	name := o.FullName()
-	before, known := g.inputs[kind][name]
+	before, known := g.inputs[kind][nameOf(o)]
 	now, err := input{size: g.maker.size(kind, o), decoded: true}, o.Err
 	grows := now.size - before.size
 	if fits := g.feed.Keep(grows); err == nil && grows > 0 && !fits {
@@ -159,12 +158,13 @@ func (g *derived) Set(kind mirror.Kind, o *object.Object) error {
 	} else if known && now.decoded && !before.decoded {
 		g.undecoded--
 	}
-	g.inputs[kind][name] = now
+	g.inputs[kind][nameOf(o)] = now
 	return err
 }
 
-// forget drops the input of a deleted object.
-func (g *derived) forget(kind mirror.Kind, name string) {
+// forget removes the input of a deleted object.
+func (g *derived) forget(kind mirror.Kind, name objectName) {
+	g.maker.remove(kind, name)
 	g.reviewed = false
 	in, known := g.inputs[kind][name]
 	if known && !in.decoded {
@@ -204,20 +204,15 @@ func (g *derived) Replace(kind mirror.Kind, namespace string, all []*object.Obje
 }
 
 func (g *derived) retain(kind mirror.Kind, keep func(objectName) bool) {
-	for full := range g.inputs[kind] {
-		namespace, name, _ := strings.Cut(full, "/")
-		if of := (objectName{namespace, name}); !keep(of) {
-			g.maker.remove(kind, of)
-			g.forget(kind, full)
+	for name := range g.inputs[kind] {
+		if !keep(name) {
+			g.forget(kind, name)
 		}
 	}
 }
 
 // Delete implements ledger.Deriver.
-func (g *derived) Delete(kind mirror.Kind, o *object.Object) {
-	g.maker.remove(kind, nameOf(o))
-	g.forget(kind, o.FullName())
-}
+func (g *derived) Delete(kind mirror.Kind, o *object.Object) { g.forget(kind, nameOf(o)) }
 
 // Leave implements ledger.Deriver.
 func (g *derived) Leave(namespaces []string) {
