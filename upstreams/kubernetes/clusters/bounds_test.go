@@ -22,7 +22,7 @@ func TestTheTextsOfAHubAreBounded(t *testing.T) {
 	exec := `{exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: ` + long + `}}`
 	h := newHub(t)
 	kubeconfig := bytes.Replace(h.kubeconfig("t"), []byte("{token: t}"), []byte(exec), 1)
-	for _, e := range (&checker{}).check([]registry.Entry{
+	for _, e := range (&reader{}).check([]registry.Entry{
 		{ID: "program", Kubeconfig: kubeconfig}, {ID: "note", Kubeconfig: h.kubeconfig("t"), Note: long}, {ID: "problem", Problem: long},
 	}) {
 		if n := len(e.Problem) + len(e.Note); n == 0 || n > 1000 {

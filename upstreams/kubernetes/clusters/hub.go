@@ -2,6 +2,7 @@ package clusters
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -35,12 +36,13 @@ const (
 // reader reads the entries of one part of the config: the Secrets of a hub. One goroutine at a time may call its
 // methods.
 type reader struct {
-	*checker
 	creds           *apiserver.Credentials
 	client          *apiserver.Client
 	pace            Pace
 	namespace, path string // of the Secrets
 	selector        string // of labels
+	trust           apiserver.Trust
+	known           map[[sha256.Size]byte]string // the problems of the last kubeconfigs, empty for a good one
 }
 
 // Pace has the pauses of a reader.
@@ -57,7 +59,7 @@ func readerOf(c config.Clusters, pace Pace) *reader {
 	s, agent := c.Secrets, fmt.Sprintf("meshrelay/%s (clusters %s)", buildinfo.Read("").Version, c.Name)
 	creds := &apiserver.Credentials{Cluster: s.Cluster}
 	return &reader{
-		checker: &checker{trust: trustOf(c)}, creds: creds, client: apiserver.NewClient(creds, agent), pace: pace,
+		trust: trustOf(c), creds: creds, client: apiserver.NewClient(creds, agent), pace: pace,
 		namespace: s.Namespace, path: "/api/v1/namespaces/" + s.Namespace + "/secrets", selector: s.Selector,
 	}
 }
@@ -163,14 +165,8 @@ func trustOf(c config.Clusters) apiserver.Trust {
 	return apiserver.Trust{AllowExec: c.AllowExec, AllowServers: c.AllowServers}
 }
 
-// checker checks kubeconfigs, each content once.
-type checker struct {
-	trust apiserver.Trust
-	known map[[sha256.Size]byte]string // the problems of the last entries, empty for a good kubeconfig
-}
-
-// check sets Problem of entries with a bad kubeconfig, and shortens their texts.
-func (c *checker) check(entries []registry.Entry) []registry.Entry {
+// check sets Problem of entries with a bad kubeconfig, and shortens their texts. It checks each content once.
+func (r *reader) check(entries []registry.Entry) []registry.Entry {
 	next := map[[sha256.Size]byte]string{}
 	for i := range entries {
 		e := &entries[i]
@@ -180,9 +176,9 @@ func (c *checker) check(entries []registry.Entry) []registry.Entry {
 			continue
 		}
 		sum := sha256.Sum256(e.Kubeconfig)
-		problem, known := c.known[sum]
+		problem, known := r.known[sum]
 		if !known {
-			if err := apiserver.CheckKubeconfig(e.Kubeconfig, c.trust); err != nil {
+			if err := apiserver.CheckKubeconfig(e.Kubeconfig, r.trust); err != nil {
 				problem = text.Abbreviate(err.Error())
 			}
 		}
@@ -190,7 +186,7 @@ func (c *checker) check(entries []registry.Entry) []registry.Entry {
 			e.Kubeconfig, e.Problem = nil, problem
 		}
 	}
-	c.known = next
+	r.known = next
 	return entries
 }
 
@@ -199,10 +195,7 @@ const maxKeys = 1_000
 
 // priorityOf returns the priority of the clusters of an object.
 func priorityOf(o *object.Object) (priority int, problem string) {
-	text := o.Annotations[priorityAnnotation]
-	if text == "" {
-		return 0, ""
-	}
+	text := cmp.Or(o.Annotations[priorityAnnotation], "0")
 	n, err := strconv.ParseInt(text, 10, 32)
 	if err != nil {
 		return 0, fmt.Sprintf("the annotation %s is %.32q: it is no whole number, and counts as 0", priorityAnnotation, text)
