@@ -25,9 +25,7 @@ func (s *Source) readServiceOptions(ctx context.Context, conn *apiserver.Conn) e
 		return nil
 	}
 	now := s.serviceOptions
-	var namespace struct {
-		metav1.ObjectMeta `json:"metadata"`
-	}
+	var namespace metav1.PartialObjectMetadata
 	err := conn.Read(ctx, "/api/v1/namespaces/"+s.meshNamespace, apiserver.AcceptMetadata+","+apiserver.AcceptJSON, &namespace)
 	if err == nil {
 		now.SystemNetwork = namespace.Labels[federation.NetworkLabel]

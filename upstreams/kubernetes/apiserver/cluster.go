@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Cluster verifies that a client is connected to a server of the right cluster. Any goroutine may call its
@@ -108,16 +109,13 @@ var UID = regexp.MustCompile(`^[-A-Za-z0-9]{1,128}$`)
 
 // clusterUID returns the UID of the namespace kube-system, which every cluster keeps while it exists.
 func (c *Conn) clusterUID(ctx context.Context) (string, error) {
-	var namespace struct {
-		Metadata struct {
-			UID string `json:"uid"`
-		} `json:"metadata"`
-	}
+	var namespace metav1.PartialObjectMetadata
 	err := c.Read(ctx, "/api/v1/namespaces/kube-system", AcceptMetadata+","+AcceptJSON, &namespace)
-	if uid := namespace.Metadata.UID; uid != "" && !UID.MatchString(uid) {
+	uid := string(namespace.UID)
+	if uid != "" && !UID.MatchString(uid) {
 		return "", fmt.Errorf("its kube-system has a uid of %d bytes that is not 1 to 128 letters, digits and dashes: look whether the server of the kubeconfig is an API server", len(uid))
 	}
-	return namespace.Metadata.UID, err
+	return uid, err
 }
 
 // Explain returns an error of a request with its cure, if one is known.

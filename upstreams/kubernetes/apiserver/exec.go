@@ -42,18 +42,6 @@ func (i *issued) valid(of xxh3.Uint128, now time.Time) bool {
 	return i != nil && i.of == of && (i.expires.IsZero() || now.Before(i.expires.Add(-early)))
 }
 
-// credential is the output of a program: an ExecCredential of client.authentication.k8s.io.
-type credential struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Status     *struct {
-		Expires     time.Time `json:"expirationTimestamp"`
-		Token       string    `json:"token"`
-		Certificate string    `json:"clientCertificateData"`
-		Key         string    `json:"clientKeyData"`
-	} `json:"status"`
-}
-
 // issue runs the program of an access, and returns its credential. It returns after programTime, or when ctx
 // ends. client-go would wait for a program without limit, and keep all of its output.
 func issue(ctx context.Context, a access) (*issued, error) {
@@ -74,15 +62,25 @@ func issue(ctx context.Context, a access) (*issued, error) {
 	return i, nil
 }
 
+// credentialOf returns the credential in the output of a program: an ExecCredential of client.authentication.k8s.io.
 func credentialOf(out []byte, version string) (*issued, error) {
-	var c credential
+	var c struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Status     struct {
+			Expires     time.Time `json:"expirationTimestamp"`
+			Token       string    `json:"token"`
+			Certificate string    `json:"clientCertificateData"`
+			Key         string    `json:"clientKeyData"`
+		} `json:"status"`
+	}
 	if json.Unmarshal(out, &c) != nil { // an error might quote a secret
 		return nil, errors.New("its output is not an ExecCredential")
 	}
 	switch s := c.Status; {
 	case c.Kind != "ExecCredential" || c.APIVersion != version:
 		return nil, fmt.Errorf("its output is a %s of %s, and the kubeconfig wants an ExecCredential of %s", text.Abbreviate(c.Kind), text.Abbreviate(c.APIVersion), version)
-	case s == nil || s.Token == "" && s.Certificate == "" || (s.Certificate == "") != (s.Key == ""):
+	case s.Token == "" && s.Certificate == "" || (s.Certificate == "") != (s.Key == ""):
 		return nil, errors.New("its credential has neither a token nor a certificate with its key")
 	}
 	return &issued{token: c.Status.Token, cert: []byte(c.Status.Certificate), key: []byte(c.Status.Key), expires: c.Status.Expires}, nil
