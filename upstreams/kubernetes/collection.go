@@ -229,14 +229,9 @@ func (c *collection) Lost(err error) {
 	s := c.source
 	s.broken(c, err)
 	s.ledger.Lost(c.entry)
-	if failure(err) {
-		s.enter(c, Failing, err)
+	if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled) {
+		s.enter(c, Failing, err) // it needs the attention of an operator
 	}
-}
-
-// failure reports whether the error of a watch needs the attention of an operator.
-func failure(err error) bool {
-	return err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled)
 }
 
 // broken notes the end of a stream, or a failed request: the cluster is then verified again. It returns false
@@ -254,13 +249,6 @@ func (s *Source) broken(c *collection, err error) bool {
 
 // definitions is the Sink for resource definitions. A change of one requests a discovery. Nobody waits for them.
 type definitions struct{ *collection }
-
-// newDefinitions returns the collection of the resource definitions.
-func (s *Source) newDefinitions() *collection {
-	c := s.newCollection(definitionResource, "")
-	c.reflector = s.newReflector(c, definitions{c})
-	return c
-}
 
 // Prepare implements reflector.Sink.
 func (definitions) Prepare(o *object.Object) { o.Clear() }

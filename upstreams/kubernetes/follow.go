@@ -93,7 +93,8 @@ func (s *Source) discover(ctx context.Context) error {
 		return err
 	}
 	if len(s.following(definitionKind)) == 0 {
-		c := s.newDefinitions()
+		c := s.newCollection(definitionResource, "")
+		c.reflector = s.newReflector(c, definitions{c})
 		s.show(definitionKind, []*collection{c})
 		s.launch(ctx, []*collection{c})
 	}
@@ -149,7 +150,9 @@ func (s *Source) follow(ctx context.Context, a *discovery.Answer) {
 			fresh = append(fresh, s.begin(input)...)
 		}
 	}
-	s.beginMesh()
+	if s.section.Ingress.Mode == modeMesh && len(s.following(meshKind)) == 0 {
+		s.replace(meshKind, []*collection{s.newCollection(meshResource, s.meshNamespace)})
+	}
 	if first {
 		s.ledger.Begin()
 	}

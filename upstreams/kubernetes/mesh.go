@@ -34,13 +34,6 @@ func meshOf(revision string) string {
 	return "istio"
 }
 
-// beginMesh makes the MeshConfig an input of the conversion.
-func (s *Source) beginMesh() {
-	if s.section.Ingress.Mode == modeMesh && len(s.following(meshKind)) == 0 {
-		s.replace(meshKind, []*collection{s.newCollection(meshResource, s.meshNamespace)})
-	}
-}
-
 // readMesh reads the options of the conversion from the MeshConfig. After an error, the last options stay.
 func (s *Source) readMesh(ctx context.Context, conn *apiserver.Conn) {
 	all := s.following(meshKind)

@@ -86,7 +86,6 @@ func Kind() upstreams.Kind {
 
 // Source reads one API server.
 type Source struct {
-	name       string
 	section    *Config
 	pace       pace
 	kinds      []mirror.Kind // to mirror
@@ -133,7 +132,7 @@ type Source struct {
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
-		name: cfg.Name, section: section, limits: cfg.Limits, pace: usual,
+		section: section, limits: cfg.Limits, pace: usual,
 		named: map[mirror.Kind]bool{}, asked: intake.Asked(cfg), log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client:     apiserver.NewClient(section.credentials(), fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)),
 		converting: converter{upstream: cfg.Name},
@@ -223,7 +222,7 @@ func (s *Source) prepare(feed upstreams.Feed) {
 	s.feed, s.tracker = feed, discovery.NewTracker(s.pace.gone)
 	var derivers []ledger.Deriver
 	if s.ingressOptions != nil {
-		s.ingresses = newIngresses(s.name, *s.ingressOptions, feed)
+		s.ingresses = newIngresses(s.cfg.Name, *s.ingressOptions, feed)
 		s.ingresses.mesh = s.section.Ingress.Mode == modeMesh
 		s.ingresses.unsettled = s.ingresses.mesh
 		derivers = append(derivers, s.ingresses)
