@@ -53,7 +53,7 @@ func (f *Finder) next(cfg *config.Config, take func(*part, registry.Event) regis
 		p := &part{cfg: c, registry: registry.New(policyOf(cfg, i, s.others(nil)))}
 		if of := formers[i].part; of != nil {
 			p.registry, p.readAt, p.due = of.registry.Copy(), of.readAt, of.due
-			if readAlike(of.cfg, c) {
+			if reflect.DeepEqual(of.cfg.Secrets, c.Secrets) && reflect.DeepEqual(trustOf(of.cfg), trustOf(c)) { // it would read the same
 				p.entries = of.entries
 			}
 		} else {
@@ -63,11 +63,6 @@ func (f *Finder) next(cfg *config.Config, take func(*part, registry.Event) regis
 	}
 	s.policies()
 	return s
-}
-
-// readAlike reports whether two parts would read the same entries.
-func readAlike(a, b config.Clusters) bool {
-	return reflect.DeepEqual(a.Secrets, b.Secrets) && reflect.DeepEqual(trustOf(a), trustOf(b))
 }
 
 // followed returns the IDs of the clusters that parts follow.

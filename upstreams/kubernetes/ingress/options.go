@@ -47,14 +47,11 @@ func (o *Options) setDefaults() {
 
 // selector returns the labels of the proxies that the Gateways select.
 func (o *Options) selector() map[string]string {
-	value := "ingressgateway"
-	switch {
-	case o.Selector != "":
-		value = o.Selector
-	case o.Service != "" && o.Service != "istio-ingressgateway":
-		value = o.Service
+	service := o.Service
+	if service == "istio-ingressgateway" {
+		service = "ingressgateway"
 	}
-	return map[string]string{"istio": value}
+	return map[string]string{"istio": cmp.Or(o.Selector, service, "ingressgateway")}
 }
 
 // converts reports whether an Ingress is converted. controller returns the controller of an

@@ -109,10 +109,8 @@ func (s *Selection) Counts() (all, picked int) {
 func (s *Selection) Problems() (named []string, all int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, ns := range slices.Sorted(maps.Keys(s.refused)) {
-		if len(named) == MaxProblems {
-			break
-		}
+	names := slices.Sorted(maps.Keys(s.refused))
+	for _, ns := range names[:min(len(names), MaxProblems)] {
 		named = append(named, fmt.Sprintf("Namespace %s: %v: what is mirrored of it stays as it was", ns, s.refused[ns]))
 	}
 	return named, len(s.refused)

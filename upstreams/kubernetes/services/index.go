@@ -113,8 +113,5 @@ func (x *index) selecting(w *workload, f func(name string, v *service)) {
 
 // selects reports whether a Service selects a WorkloadEntry.
 func (x *index) selects(v *service, w *workload) bool {
-	return v.selector != "" && !x.isCrowded(v) && w.host == symbol{} && w.has(v.selector)
+	return v.selector != "" && len(x.services[firstOf(v.selector)]) <= maxAlike && w.host == symbol{} && w.has(v.selector)
 }
-
-// isCrowded reports whether too many selectors begin like that of a Service.
-func (x *index) isCrowded(v *service) bool { return len(x.services[firstOf(v.selector)]) > maxAlike }
