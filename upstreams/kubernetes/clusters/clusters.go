@@ -64,12 +64,8 @@ type part struct {
 // New returns a Finder. It keeps the list of clusters in dir, unless dir is empty. whole is false if that
 // list could not be read: then the state of all upstreams must be retained.
 func New(dir string, log *slog.Logger) (f *Finder, whole bool) {
-	return newFinder(dir, log, Usual)
-}
-
-func newFinder(dir string, log *slog.Logger, pace Pace) (*Finder, bool) {
-	f := &Finder{
-		log: log, limit: loglimit.New(50, 10*time.Second), memory: memory{dir: dir}, pace: pace,
+	f = &Finder{
+		log: log, limit: loglimit.New(50, 10*time.Second), memory: memory{dir: dir}, pace: Usual,
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), access: map[string]*apiserver.Kubeconfig{},
 	}
 	f.take = func(p *part, e registry.Event) registry.Output {
@@ -343,7 +339,7 @@ func (f *Finder) turn() time.Duration {
 // Once reads every part of a config once, and returns the upstreams of the found clusters. Commands use it
 // that run no relay.
 func Once(ctx context.Context, cfg *config.Config) ([]config.Upstream, error) {
-	f, _ := newFinder("", slog.New(slog.DiscardHandler), Usual)
+	f, _ := New("", slog.New(slog.DiscardHandler))
 	f.Adopt(cfg)
 	for _, p := range f.parts {
 		r := readerOf(p.cfg, f.pace)

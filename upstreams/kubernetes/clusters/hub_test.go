@@ -166,7 +166,8 @@ func (h *hubServer) parse(dir, clusters string) *config.Config {
 func finds(t *testing.T, dir string, cfg *config.Config) *found {
 	t.Helper()
 	f := &found{t: t, cfg: cfg, log: new(bytes.Buffer)}
-	f.Finder, _ = newFinder(dir, slog.New(slog.NewTextHandler(f.log, nil)), quick)
+	f.Finder, _ = New(dir, slog.New(slog.NewTextHandler(f.log, nil)))
+	f.pace = quick
 	f.Adopt(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -39,7 +39,8 @@ func TestAPanicOfAReaderIsAFailureOfItsClusters(t *testing.T) {
 	var logged bytes.Buffer
 	left := 1
 	f := &found{t: t}
-	f.Finder, _ = newFinder("", slog.New(brittleLog{slog.NewTextHandler(&logged, nil), &mu, "cluster has another kubeconfig", &left}), quick)
+	f.Finder, _ = New("", slog.New(brittleLog{slog.NewTextHandler(&logged, nil), &mu, "cluster has another kubeconfig", &left}))
+	f.pace = quick
 	f.Adopt(h.parse(dir, fleet))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

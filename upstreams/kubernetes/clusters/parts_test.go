@@ -165,7 +165,8 @@ func offline(t *testing.T, parts string) (f *found, told func(name string, err e
 	t.Helper()
 	h, dir := newHub(t), t.TempDir()
 	f = &found{t: t, cfg: h.parse(dir, parts), parse: h.parse}
-	f.Finder, _ = newFinder("", slog.New(slog.DiscardHandler), quick)
+	f.Finder, _ = New("", slog.New(slog.DiscardHandler))
+	f.pace = quick
 	f.Adopt(f.cfg)
 	return f, func(name string, err error, ids ...string) {
 		t.Helper()

@@ -39,7 +39,7 @@ func Probe(cfg *config.Config) (checks []doctor.Check) {
 			if !ok {
 				return found
 			}
-			f, _ := newFinder("", slog.New(slog.DiscardHandler), Usual)
+			f, _ := New("", slog.New(slog.DiscardHandler))
 			f.Adopt(&one)
 			p := f.parts[0]
 			p.stop = func() {}
