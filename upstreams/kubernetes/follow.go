@@ -108,8 +108,8 @@ func (s *Source) discover(ctx context.Context) error {
 		s.trouble(troubleDiscovery, err)
 		return err
 	}
+	s.discovered(a)
 	s.follow(ctx, a)
-	s.unusable(a)
 	s.readMesh(ctx, connection)
 	s.readVersion(ctx, connection)
 	return nil
@@ -127,7 +127,6 @@ func (s *Source) fetch(ctx context.Context, c *apiserver.Conn) (*discovery.Answe
 // follow starts to follow new kinds of an answer, and drops kinds that are gone.
 func (s *Source) follow(ctx context.Context, a *discovery.Answer) {
 	var fresh []*collection
-	first := s.discovered()
 	for _, k := range s.sought {
 		if !s.wants(k) {
 			continue
@@ -153,9 +152,7 @@ func (s *Source) follow(ctx context.Context, a *discovery.Answer) {
 	if s.section.Ingress.Mode == modeMesh && len(s.following(meshKind)) == 0 {
 		s.replace(meshKind, []*collection{s.newCollection(meshResource, s.meshNamespace)})
 	}
-	if first {
-		s.ledger.Begin()
-	}
+	s.ledger.Begin()
 	s.launch(ctx, fresh) // after the ledger knows all entries
 }
 

@@ -132,14 +132,6 @@ func (s *Source) show(kind mirror.Kind, all []*collection) {
 	s.st.collections[kind] = all
 }
 
-// discovered notes a successful discovery, and reports whether it was the first.
-func (s *Source) discovered() (first bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	first, s.st.found = !s.st.found, true
-	return first
-}
-
 // readVersion reads the version of the server, for the status.
 func (s *Source) readVersion(ctx context.Context, c *apiserver.Conn) {
 	var version struct {
@@ -183,8 +175,9 @@ func (s *Source) unknown(kind mirror.Kind, o *object.Object, fields []string) {
 	s.complaints.Warn(s.log, "fields left out, this build does not know them", "resource", kind.String()+" "+o.FullName(), "fields", strings.Join(fields[:min(len(fields), 5)], " "))
 }
 
-// unusable notes the kinds in an answer that are served only in versions that this build does not know.
-func (s *Source) unusable(a *discovery.Answer) {
+// discovered notes a successful discovery, and the kinds in its answer that are served only in versions that this build
+// does not know.
+func (s *Source) discovered(a *discovery.Answer) {
 	var all []upstreams.FollowedKind
 	for _, k := range s.kinds {
 		if _, is := a.Best(k); is || len(a.Kinds[k]) == 0 || !s.wants(k) {
@@ -196,7 +189,7 @@ func (s *Source) unusable(a *discovery.Answer) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.st.unusable = all
+	s.st.found, s.st.unusable = true, all
 }
 
 // present returns the state of the source, and the reason. The caller holds mu.

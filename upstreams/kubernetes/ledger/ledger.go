@@ -147,12 +147,14 @@ func (l *Ledger) Set(kind mirror.Kind, entries []*Entry) {
 	}
 }
 
-// Begin begins the first stream. It waits for all entries whose watches do not work yet.
+// Begin begins the first stream, unless it has. The stream waits for all entries whose watches do not work yet.
 func (l *Ledger) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.begun = true
-	l.begin(nil)
+	if !l.begun {
+		l.begun = true
+		l.begin(nil)
+	}
 }
 
 // begin begins a stream. It waits for e, unless nil, and for all entries whose watches do not work. It does
