@@ -30,8 +30,8 @@ type maker interface {
 	// flush returns the outputs that changed since the last call, and all returns all outputs.
 	flush() []output
 	all() []output
-	// lost returns what is left out of the outputs, or has no effect.
-	lost() iter.Seq[string]
+	// lost calls f with what is left out of the outputs, or has no effect.
+	lost(f func(problem string))
 }
 
 // objectName is the name of an object. Namespace is empty for one of the cluster.
@@ -319,8 +319,6 @@ func (g *derived) problems() (named []string, all int) {
 		}
 	}
 	slices.Sort(named)
-	for p := range g.maker.lost() {
-		add(p)
-	}
+	g.maker.lost(add)
 	return named, all
 }

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"bytes"
-	"iter"
 
 	"google.golang.org/protobuf/proto"
 
@@ -107,13 +106,9 @@ func (g *ingresses) outputs(all []*ingress.Output) []output {
 }
 
 // lost implements maker.
-func (g *ingresses) lost() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for p := range g.state.Problems() {
-			if !yield(p.String()) {
-				return
-			}
-		}
+func (g *ingresses) lost(f func(problem string)) {
+	for p := range g.state.Problems() {
+		f(p.String())
 	}
 }
 

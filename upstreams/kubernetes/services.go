@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -214,7 +213,7 @@ func (m *serviceMaker) all() []output {
 
 // lost implements maker. A Service that is left out is a resource that is left out, and detail tells of endpoints, which
 // change without inputs.
-func (m *serviceMaker) lost() iter.Seq[string] { return func(func(string) bool) {} }
+func (m *serviceMaker) lost(func(string)) {}
 
 func (m *serviceMaker) outputs(all []*services.Output) []output {
 	out := make([]output, len(all))
