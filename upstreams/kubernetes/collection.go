@@ -39,7 +39,7 @@ type collection struct {
 
 // newCollection returns a collection without a reflector.
 func (s *Source) newCollection(of discovery.Resource, namespace string) *collection {
-	c := &collection{Resource: of, namespace: namespace, source: s, ended: make(chan struct{})}
+	c := &collection{Resource: of, namespace: namespace, source: s, ended: make(chan struct{}), shown: Listing}
 	c.entry = &ledger.Entry{Kind: of.Kind, Namespace: namespace, Relist: c.relist}
 	return c
 }

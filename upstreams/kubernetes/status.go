@@ -11,6 +11,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/version"
 
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -126,23 +127,18 @@ func (s *Source) show(kind mirror.Kind, all []*collection) {
 	if len(all) == 0 {
 		delete(s.st.unknown, kind)
 	}
-	for _, c := range all {
-		c.shown = Listing
-	}
 	s.st.collections[kind] = all
 }
 
 // readVersion reads the version of the server, for the status.
 func (s *Source) readVersion(ctx context.Context, c *apiserver.Conn) {
-	var version struct {
-		GitVersion string `json:"gitVersion"`
-	}
-	if err := c.Read(ctx, "/version", apiserver.AcceptJSON, &version); err != nil {
+	var info version.Info
+	if err := c.Read(ctx, "/version", apiserver.AcceptJSON, &info); err != nil {
 		return // the status shows no version then
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.st.version = text.Shorten(version.GitVersion, maxVersion)
+	s.st.version = text.Shorten(info.GitVersion, maxVersion)
 }
 
 // maxVersion bounds the version of a server, in bytes.
