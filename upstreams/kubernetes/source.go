@@ -9,7 +9,6 @@ package kubernetes
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -117,9 +117,8 @@ type Source struct {
 	makes          *serviceMaker // nil: services are not made
 	serviceOptions services.Options
 	optionsRead    bool // serviceOptions are what the server has told, or does not let the relay read
-	running        sync.WaitGroup
-	fail           context.CancelCauseFunc // ends Run
-	hurry          atomic.Int32            // discoveries that follow soon
+	running        *errgroup.Group
+	hurry          atomic.Int32 // discoveries that follow soon
 
 	runs atomic.Bool // the fields above are set, so Describe may use them
 
@@ -172,9 +171,10 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	s.prepare(feed)
 	s.ledger.Announce()
 	defer s.client.Close()
-	defer s.running.Wait()
-	ctx, s.fail = context.WithCancelCause(ctx)
-	defer s.fail(nil)
+	ctx, cancel := context.WithCancel(ctx)
+	s.running, ctx = errgroup.WithContext(ctx)
+	defer func() { _ = s.running.Wait() }() // also after a panic of Run
+	defer cancel()
 
 	looks := time.NewTicker(s.pace.look)
 	defer looks.Stop()
@@ -195,10 +195,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 		s.contact(follows, feed.Synced())
 		select {
 		case <-ctx.Done():
-			if p := (*mirror.Panic)(nil); errors.As(context.Cause(ctx), &p) {
-				return p
-			}
-			return nil
+			return s.running.Wait()
 		case <-looks.C:
 		case <-s.soon:
 			if at := time.Now().Add(s.pace.soon); at.Before(discoverAt) {
@@ -210,11 +207,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 
 // spawn calls f in a goroutine, for which Run waits. A panic ends Run.
 func (s *Source) spawn(f func()) {
-	s.running.Go(func() {
-		if err := upstreams.Contain(func() error { f(); return nil }); err != nil {
-			s.fail(err)
-		}
-	})
+	s.running.Go(func() error { return upstreams.Contain(func() error { f(); return nil }) })
 }
 
 // prepare creates the ledger, the cluster and the tracker.
