@@ -250,22 +250,17 @@ func (s *Source) broken(c *collection, err error) bool {
 // definitions is the Sink for resource definitions. A change of one requests a discovery. Nobody waits for them.
 type definitions struct{ *collection }
 
-// Prepare implements reflector.Sink.
 func (definitions) Prepare(o *object.Object) { o.Clear() }
 
-// Replace implements reflector.Sink.
 func (d definitions) Replace([]*object.Object) {
 	d.source.enter(d.collection, Following, nil)
 	d.source.definitionsChanged()
 }
 
-// Put implements reflector.Sink.
 func (d definitions) Put(*object.Object) { d.source.definitionsChanged() }
 
-// Delete implements reflector.Sink.
 func (d definitions) Delete(*object.Object) { d.source.definitionsChanged() }
 
-// Failed implements reflector.Sink.
 func (d definitions) Failed(err error) {
 	if s := d.source; apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		s.broken(d.collection, err)

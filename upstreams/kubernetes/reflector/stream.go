@@ -130,10 +130,8 @@ func (s *stream) stop() {
 // store implements cache.ReflectorStore. It keeps nothing.
 type store struct{ *Reflector }
 
-// Add implements cache.ReflectorStore.
 func (s store) Add(o any) error { return s.Update(o) }
 
-// Update implements cache.ReflectorStore.
 func (s store) Update(o any) error {
 	one := o.(*object.Object)
 	s.sink.Prepare(one)
@@ -141,13 +139,11 @@ func (s store) Update(o any) error {
 	return nil
 }
 
-// Delete implements cache.ReflectorStore.
 func (s store) Delete(o any) error {
 	s.sink.Delete(o.(*object.Object))
 	return nil
 }
 
-// Replace implements cache.ReflectorStore.
 func (s store) Replace(list []any, _ string) error {
 	all := make([]*object.Object, len(list))
 	for i := range list {
@@ -158,5 +154,4 @@ func (s store) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore.
 func (store) Resync() error { return nil }
