@@ -8,15 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -202,53 +199,6 @@ func inCluster(account string) (*rest.Config, error) {
 		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(account, "ca.crt")},
 		BearerTokenFile: filepath.Join(account, "token"),
 	}, nil
-}
-
-// refuse returns an error if a kubeconfig runs a program that is not allowed, names a server that can not be
-// verified, or would send a secret without TLS.
-func refuse(file *api.Config, c *Credentials) error {
-	name := cmp.Or(c.Context, file.CurrentContext)
-	context := file.Contexts[name]
-	if context == nil {
-		there := slices.Sorted(maps.Keys(file.Contexts))
-		if name == "" {
-			return fmt.Errorf("there is no current-context: set context to one of %s", strings.Join(there, ", "))
-		}
-		return fmt.Errorf("context %q does not exist: there are %s", name, strings.Join(there, ", "))
-	}
-	cluster, user := file.Clusters[context.Cluster], file.AuthInfos[context.AuthInfo]
-	if cluster == nil {
-		return fmt.Errorf("context %q names the cluster %q, which does not exist", name, context.Cluster)
-	}
-	if !strings.HasPrefix(cluster.Server, "https://") {
-		return fmt.Errorf("cluster %q: the server does not begin with https://: credentials are not sent in the clear", context.Cluster)
-	}
-	if server, err := url.Parse(cluster.Server); err != nil || server.User != nil { // an error would quote it
-		return fmt.Errorf("cluster %q: the server must be a URL without user and password: put credentials into a user", context.Cluster)
-	}
-	if !acceptsProxy(cluster.ProxyURL) { // an error would quote it, too
-		return fmt.Errorf("cluster %q: the proxy-url must be a URL that begins with http://, https:// or socks5://", context.Cluster)
-	}
-	if cluster.InsecureSkipTLSVerify {
-		return fmt.Errorf("cluster %q: insecure-skip-tls-verify is not accepted: give certificate-authority", context.Cluster)
-	}
-	if user == nil {
-		return fmt.Errorf("context %q names the user %q, which does not exist", name, context.AuthInfo)
-	}
-	if user.AuthProvider != nil {
-		return fmt.Errorf("user %q: the auth-provider %q is not accepted: use exec, a token or a certificate", context.AuthInfo, user.AuthProvider.Name)
-	}
-	if user.Exec != nil && !slices.Contains(c.AllowExec, user.Exec.Command) {
-		return fmt.Errorf("user %q runs the program %q: name it in allowExec", context.AuthInfo, user.Exec.Command)
-	}
-	return nil
-}
-
-// acceptsProxy reports whether client-go accepts the URL of a proxy. An error of client-go would quote a
-// password in it.
-func acceptsProxy(text string) bool {
-	proxy, err := url.Parse(text)
-	return text == "" || err == nil && slices.Contains([]string{"http", "https", "socks5"}, proxy.Scheme)
 }
 
 // Expired returns the end of the client certificate, and whether it is past.

@@ -182,23 +182,6 @@ func (f *Finder) Adopt(cfg *config.Config) {
 	signal(f.wake)
 }
 
-// tellEnd logs each cluster of a part that is no longer in the config.
-func (f *Finder) tellEnd(gone *part) {
-	now := map[string]string{} // the part that now follows a cluster, by ID
-	for _, p := range f.parts {
-		for _, c := range p.registry.Clusters() {
-			now[c.ID] = p.cfg.Name
-		}
-	}
-	for _, c := range gone.registry.Clusters() {
-		if of, followed := now[c.ID]; followed {
-			f.limit.Log(f.log, slog.LevelInfo, "cluster goes over to other clusters", "cluster", c.ID, "clusters", of, "before", gone.cfg.Name)
-		} else {
-			f.limit.Log(f.log, slog.LevelWarn, "cluster removed", "clusters", gone.cfg.Name, "cluster", c.ID, "reason", "the config does not have these clusters any more")
-		}
-	}
-}
-
 // step passes an event to the registry of a part. The caller holds mu.
 func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
 	out, err := p.registry.Step(time.Now(), e)
@@ -243,22 +226,6 @@ func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error)
 	if out.Set || first {
 		f.policies()
 	}
-}
-
-// fitting returns the entries of a part. It sets Problem of new ones that do not fit its template.
-func fitting(p *part, entries []registry.Entry) []registry.Entry {
-	entries = slices.Clone(entries)
-	for i := range entries {
-		e := &entries[i]
-		name := registry.NameOf(e.ID)
-		if e.Problem != "" || p.registry.Follows(e.ID) || name == "" {
-			continue
-		}
-		if _, err := upstreamOf(p.cfg, name, e.ID, nil); err != nil {
-			e.Kubeconfig, e.Problem = nil, "it does not fit: upstream."+err.Error()
-		}
-	}
-	return entries
 }
 
 // Run reads the parts of the config until ctx ends, and then returns nil. It is called once.
@@ -364,12 +331,4 @@ func (f *Finder) Release(name string) (int, error) {
 func (f *Finder) Remove(name, id string) error {
 	_, err := f.order(name, registry.Remove{ID: id})
 	return err
-}
-
-// Answered reports whether all parts were read since the start: then a cluster that is not found is gone.
-func (f *Finder) Answered() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	_, known := f.present()
-	return known
 }

@@ -106,3 +106,11 @@ func (f *Finder) Backup() (name string, text []byte) {
 	}
 	return memoryName, text
 }
+
+// Answered reports whether all parts were read since the start: then a cluster that is not found is gone.
+func (f *Finder) Answered() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, known := f.present()
+	return known
+}

@@ -2,6 +2,7 @@ package clusters
 
 import (
 	"fmt"
+	"log/slog"
 	"reflect"
 	"slices"
 
@@ -163,4 +164,37 @@ func succeed(all []former, parts []config.Clusters) []former {
 		}
 	}
 	return out
+}
+
+// fitting returns the entries of a part. It sets Problem of new ones that do not fit its template.
+func fitting(p *part, entries []registry.Entry) []registry.Entry {
+	entries = slices.Clone(entries)
+	for i := range entries {
+		e := &entries[i]
+		name := registry.NameOf(e.ID)
+		if e.Problem != "" || p.registry.Follows(e.ID) || name == "" {
+			continue
+		}
+		if _, err := upstreamOf(p.cfg, name, e.ID, nil); err != nil {
+			e.Kubeconfig, e.Problem = nil, "it does not fit: upstream."+err.Error()
+		}
+	}
+	return entries
+}
+
+// tellEnd logs each cluster of a part that is no longer in the config.
+func (f *Finder) tellEnd(gone *part) {
+	now := map[string]string{} // the part that now follows a cluster, by ID
+	for _, p := range f.parts {
+		for _, c := range p.registry.Clusters() {
+			now[c.ID] = p.cfg.Name
+		}
+	}
+	for _, c := range gone.registry.Clusters() {
+		if of, followed := now[c.ID]; followed {
+			f.limit.Log(f.log, slog.LevelInfo, "cluster goes over to other clusters", "cluster", c.ID, "clusters", of, "before", gone.cfg.Name)
+		} else {
+			f.limit.Log(f.log, slog.LevelWarn, "cluster removed", "clusters", gone.cfg.Name, "cluster", c.ID, "reason", "the config does not have these clusters any more")
+		}
+	}
 }

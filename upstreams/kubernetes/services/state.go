@@ -225,45 +225,6 @@ func (s *State) touchAll() {
 	}
 }
 
-// flushInputs notes what has endpoints that are changed pods, or are on changed Nodes. It forgets empty namespaces.
-func (s *State) flushInputs() {
-	for namespace, sp := range s.spaces {
-		if len(sp.changedPods)+len(s.nodes) > 0 {
-			s.flushSpace(namespace, sp)
-		}
-		if !slices.ContainsFunc(sp.objects[:], func(m map[string]any) bool { return len(m) > 0 }) {
-			delete(s.spaces, namespace)
-		}
-	}
-	clear(s.nodes)
-}
-
-// flushSpace is flushInputs for one namespace. It looks at all slices, and at all pods if Nodes have changed.
-func (s *State) flushSpace(namespace string, sp *space) {
-	changed := func(m member) bool {
-		_, is := sp.changedPods[m.pod]
-		return is || len(s.nodes) > 0 && s.isOnChangedNode(s.nodeOf(namespace, m))
-	}
-	for name, list := range sp.slices {
-		if of := (Name{namespace, name}); slices.ContainsFunc(list, func(l *slice) bool { return slices.ContainsFunc(l.members, changed) }) {
-			s.touch(of, get[service](s, Services, of))
-		}
-	}
-	if len(s.nodes) > 0 {
-		for name, p := range sp.objects[Pods] {
-			if s.isOnChangedNode(p.(*workload).node) {
-				s.touchFor(Pods, Name{namespace, name}, p)
-			}
-		}
-	}
-	sp.changedPods = map[string]struct{}{} // a cleared one would keep room for all pods of the first list
-}
-
-func (s *State) isOnChangedNode(node symbol) bool {
-	_, is := s.nodes[node]
-	return is
-}
-
 // Output is the ServiceEntry of a Service. Nobody may change its maps.
 type Output struct {
 	Key                 mirror.Key
