@@ -54,7 +54,10 @@ type pace struct {
 var usual = pace{
 	look: time.Second, discover: 30 * time.Second, soon: time.Second, reread: 10 * time.Second,
 	gone: 30 * time.Second, verified: 5 * time.Second, grace: 15 * time.Second,
-	Pace: reflector.Pace{Retry: 800 * time.Millisecond, RetryMax: 30 * time.Second, Request: 800 * time.Millisecond, Ended: 5 * time.Second, Forgive: time.Hour},
+	Pace: reflector.Pace{
+		Retry: 800 * time.Millisecond, RetryMax: 30 * time.Second, Request: 800 * time.Millisecond,
+		Ended: 5 * time.Second, Forgive: time.Hour,
+	},
 }
 
 // maxDiscoveries bounds the discoveries of all sources at a time. A server can make one take apiserver.ReadTimeout,

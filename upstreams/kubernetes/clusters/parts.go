@@ -54,8 +54,8 @@ func (f *Finder) next(cfg *config.Config, take func(*part, registry.Event) regis
 		p := &part{cfg: c, registry: registry.New(policyOf(cfg, i, s.others(nil)))}
 		if of := formers[i].part; of != nil {
 			p.registry, p.readAt, p.due = of.registry.Copy(), of.readAt, of.due
-			if reflect.DeepEqual(of.cfg.Secrets, c.Secrets) && reflect.DeepEqual(trustOf(of.cfg), trustOf(c)) { // it would read the same
-				p.entries = of.entries
+			if reflect.DeepEqual(of.cfg.Secrets, c.Secrets) && reflect.DeepEqual(trustOf(of.cfg), trustOf(c)) {
+				p.entries = of.entries // it would read the same
 			}
 		} else {
 			take(p, registry.Restored{Clusters: formers[i].Clusters})
@@ -112,7 +112,9 @@ func (s *set) list(p *part) registry.Output {
 	entries := fitting(p, p.entries)
 	before := s.parts[:slices.Index(s.parts, p)]
 	if slices.ContainsFunc(before, func(o *part) bool { return !o.answered() }) {
-		entries = slices.DeleteFunc(entries, func(e registry.Entry) bool { return e.ID != "" && !s.before[e.ID] && !p.registry.Follows(e.ID) })
+		entries = slices.DeleteFunc(entries, func(e registry.Entry) bool {
+			return e.ID != "" && !s.before[e.ID] && !p.registry.Follows(e.ID)
+		})
 	}
 	return s.take(p, registry.Listed{Entries: entries})
 }
