@@ -115,7 +115,7 @@ func checkBody(kind Kind, typeURL, value []byte) error {
 	if !hasMessageName(typeURL, string(want)) {
 		return fmt.Errorf("body is a %q, want %q", text.Abbreviate(string(typeURL)), typePrefix+string(want))
 	}
-	if info.shape().check(value, maxDepth) == nil {
+	if info.shape().fits(value, maxDepth) {
 		return nil
 	}
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, info.NewBody()); err != nil {

@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"errors"
 	"unicode/utf8"
 
 	"meshrelay/internal/wire"
@@ -39,8 +38,6 @@ const (
 	contentVarints                // packed
 	contentLibrary                // the library must check it; no well-known kind has such a field
 )
-
-var errShape = errors.New("not of the message's shape")
 
 // shapeOf compiles the shape of a message type.
 func shapeOf(d protoreflect.MessageDescriptor) *shape {
@@ -90,10 +87,10 @@ func contentOf(fd protoreflect.FieldDescriptor) content {
 	return contentAny // of another wire type than the field's: the library skips it
 }
 
-// check reports whether data has the shape.
-func (s *shape) check(data []byte, depth int) error {
+// fits reports whether data has the shape.
+func (s *shape) fits(data []byte, depth int) bool {
 	if depth == 0 {
-		return errShape
+		return false
 	}
 	c := wire.Fields(data)
 	for c.Next() {
@@ -106,35 +103,27 @@ func (s *shape) check(data []byte, depth int) error {
 		} else {
 			f = s.fields[c.Number]
 		}
-		if err := f.check(c.Value(), depth); err != nil {
-			return err
+		if !f.fits(c.Value(), depth) {
+			return false
 		}
 	}
-	if c.Err() != nil {
-		return errShape
-	}
-	return nil
+	return c.Err() == nil
 }
 
-func (f fieldShape) check(v []byte, depth int) error {
-	ok := true
+func (f fieldShape) fits(v []byte, depth int) bool {
 	switch f.content {
 	case contentText:
-		ok = utf8.Valid(v)
+		return utf8.Valid(v)
 	case contentMessage:
-		return f.message.check(v, depth-1)
+		return f.message.fits(v, depth-1)
 	case contentVarints:
-		for ok && len(v) > 0 {
+		for len(v) > 0 {
 			_, n := protowire.ConsumeVarint(v)
-			if ok = n > 0; ok {
-				v = v[n:]
+			if n < 0 {
+				return false
 			}
+			v = v[n:]
 		}
-	case contentLibrary:
-		ok = false
 	}
-	if !ok {
-		return errShape
-	}
-	return nil
+	return f.content != contentLibrary
 }
