@@ -94,7 +94,7 @@ func (a *Aggregate) SetSources(sources []Source) {
 	}
 	a.unsynced = 0
 	a.markAll()
-	a.queue.poke() // the initial content may be complete
+	Signal(a.queue.wake) // the initial content may be complete
 }
 
 // SetPolicies sets the policies, by kind. It may be called at any time. others is the Policy of all other
@@ -164,7 +164,10 @@ func (a *Aggregate) merge(c *change) {
 	a.index.replace(c.old, c.cur)
 	a.judgeAllocated(c)
 	if a.claims != nil && c.cur != c.old {
-		a.reclaimFollowing(c.ref)
+		for _, k := range slices.Collect(maps.Keys(a.claims.follow[c.ref])) { // reclaim changes it
+			a.queue.mark(k, nil)
+			a.reclaim(a.claims, k, true)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"hash/maphash"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -229,20 +228,10 @@ func (c Claims) met() []string {
 
 // Meets reports whether somebody sees both claims.
 func (c Claims) Meets(o Claims) bool {
-	if c.Scopes == nil || o.Scopes == nil {
-		return true
-	}
-	for i, j := 0, 0; i < len(c.Scopes) && j < len(o.Scopes); {
-		switch d := strings.Compare(c.Scopes[i], o.Scopes[j]); {
-		case d == 0:
-			return true
-		case d < 0:
-			i++
-		default:
-			j++
-		}
-	}
-	return false
+	return c.Scopes == nil || o.Scopes == nil || slices.ContainsFunc(c.Scopes, func(scope string) bool {
+		_, both := slices.BinarySearch(o.Scopes, scope)
+		return both
+	})
 }
 
 // claimed returns what the served resource of a key claims without regard to others.
@@ -251,14 +240,6 @@ func (a *Aggregate) claimed(key Key) []string {
 		return a.claims.by.Claims(r, func(Key) []string { return nil }).What
 	}
 	return nil
-}
-
-// reclaimFollowing updates the claims that follow from those of a key.
-func (a *Aggregate) reclaimFollowing(k ref) {
-	for _, f := range slices.Collect(maps.Keys(a.claims.follow[k])) { // reclaim changes it
-		a.queue.mark(f, nil)
-		a.reclaim(a.claims, f, true)
-	}
 }
 
 // judges reports whether claims have keys not served.

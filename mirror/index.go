@@ -20,7 +20,8 @@ func (c *contents) Get(key Key) *Resource {
 	kind := unique.Make(key.Kind)
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.index.find(kind, key)
+	var room [maxNameLen]byte // a look-up allocates nothing
+	return c.index[kind][string(key.appendFullName(room[:0]))]
 }
 
 func (c *contents) named(k ref) *Resource {
@@ -75,12 +76,6 @@ func (c *contents) Counts() map[Kind]int {
 type index map[unique.Handle[Kind]]map[string]*Resource
 
 func (x index) get(k ref) *Resource { return x[k.kind][k.name] }
-
-// find is get for a Key. It allocates nothing.
-func (x index) find(kind unique.Handle[Kind], key Key) *Resource {
-	var room [maxNameLen]byte
-	return x[kind][string(key.appendFullName(room[:0]))]
-}
 
 // kinds yields the kinds that have resources.
 func (x index) kinds(yield func(Kind) bool) {

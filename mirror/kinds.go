@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
 	extensions "istio.io/api/extensions/v1alpha1"
 	mesh "istio.io/api/mesh/v1alpha1"
@@ -101,7 +102,9 @@ var wellKnownByKind = func() map[Kind]*KindInfo {
 		for _, v := range info.Versions {
 			info.typeURLs = append(info.typeURLs, info.Kind.TypeURL(v))
 		}
-		info.shape = sync.OnceValue(func() *shape { return shapeOf(info.message.ProtoReflect().Descriptor()) })
+		info.shape = sync.OnceValue(func() *shape {
+			return shapeOf(info.message.ProtoReflect().Descriptor(), map[protoreflect.FullName]*shape{})
+		})
 		m[info.Kind] = info
 	}
 	return m

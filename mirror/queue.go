@@ -75,7 +75,7 @@ func (q *queue) mark(k ref, by *Store) {
 		q.also[k] = append(q.also[k], by)
 	}
 	q.mu.Unlock()
-	q.poke()
+	Signal(q.wake)
 }
 
 // begin queues the keys of the first resources of a Store. It does not look whether they wait already: such a
@@ -86,7 +86,7 @@ func (q *queue) begin(with iter.Seq[*Resource], by *Store) {
 		q.push(mark{r.ref(), by})
 	}
 	q.mu.Unlock()
-	q.poke()
+	Signal(q.wake)
 }
 
 // push appends a key. The caller holds mu.
@@ -103,11 +103,6 @@ func (q *queue) push(k mark) {
 // keptRoom is the number of keys for which an empty queue keeps its memory. During a start, the queue is
 // empty often.
 const keptRoom = 4096
-
-// poke wakes Run.
-func (q *queue) poke() {
-	Signal(q.wake)
-}
 
 // pop moves keys from the head of the queue to batch, up to its capacity.
 func (q *queue) pop(batch []change) []change {

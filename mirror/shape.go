@@ -39,12 +39,8 @@ const (
 	contentLibrary                // the library must check it; no well-known kind has such a field
 )
 
-// shapeOf compiles the shape of a message type.
-func shapeOf(d protoreflect.MessageDescriptor) *shape {
-	return compileShape(d, map[protoreflect.FullName]*shape{})
-}
-
-func compileShape(d protoreflect.MessageDescriptor, known map[protoreflect.FullName]*shape) *shape {
+// shapeOf compiles the shape of a message type, and adds it to the known ones: types may contain one another.
+func shapeOf(d protoreflect.MessageDescriptor, known map[protoreflect.FullName]*shape) *shape {
 	if s := known[d.FullName()]; s != nil {
 		return s
 	}
@@ -54,7 +50,7 @@ func compileShape(d protoreflect.MessageDescriptor, known map[protoreflect.FullN
 		fd := d.Fields().Get(i)
 		f := fieldShape{content: contentOf(fd)}
 		if f.content == contentMessage {
-			f.message = compileShape(fd.Message(), known)
+			f.message = shapeOf(fd.Message(), known)
 		}
 		if n := fd.Number(); int(n) < len(s.low) {
 			s.low[n] = f

@@ -37,7 +37,7 @@ func (r *Resource) AppendShort(b []byte) []byte {
 	if len(path) == 0 {
 		return append(b, r.Frame()...)
 	}
-	versionLen := sumLen + 1 + marksLen(path)
+	versionLen := sumLen + 1 + markLen*(1+bytes.Count(path, comma))
 	metaLen := len(before) + 1 + protowire.SizeBytes(versionLen) + len(after)
 	anyLen, resourceLen := anyLens(metaLen, len(body))
 	b = appendAnyHead(b, anyLen, resourceLen)
@@ -45,7 +45,10 @@ func (r *Resource) AppendShort(b []byte) []byte {
 	b = append(b, before...)
 	b = appendLen(b, 3, versionLen)
 	b = base64.RawURLEncoding.AppendEncode(b, r.version[:sumBytes])
-	b = appendMarks(append(b, markDot), path)
+	b = append(b, markDot)
+	for relay := range bytes.SplitSeq(path, comma) {
+		b = appendMark(b, xxh3.Hash(relay))
+	}
 	b = append(b, after...)
 	b = appendLen(b, 2, len(body))
 	return append(b, body...)
@@ -70,15 +73,6 @@ func cutProvenance(meta []byte) (before, after, path []byte) {
 	}
 	_, path = splitVia(wire.Last(c.Value(), 2))
 	return before, after[:len(after)-len(last)], path
-}
-
-func marksLen(path []byte) int { return markLen * (1 + bytes.Count(path, comma)) }
-
-func appendMarks(b, path []byte) []byte {
-	for name := range bytes.SplitSeq(path, comma) {
-		b = appendMark(b, xxh3.Hash(name))
-	}
-	return b
 }
 
 // appendMark appends the mark of a relay. hash is that of its name.

@@ -104,7 +104,7 @@ func (s *Store) SetSynced() {
 	}
 	close(s.synced)
 	for _, q := range s.followers {
-		q.poke()
+		Signal(q.wake)
 	}
 }
 
