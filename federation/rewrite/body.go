@@ -47,10 +47,6 @@ type step struct {
 	plan  *messagePlan
 }
 
-func newPlanner(n *nameRules) *planner {
-	return &planner{names: n, done: map[protoreflect.FullName]*messagePlan{}}
-}
-
 // active reports whether the rules can change a value of the role. When a rule replaces exportTo, nothing in it
 // is mapped.
 func (c *planner) active(r *role) bool {

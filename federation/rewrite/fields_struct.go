@@ -132,27 +132,7 @@ func under(prefix string, fields []structField) []structField {
 	return out
 }
 
-// paths returns the fields that the rules can change.
-func (c *planner) paths(fields []structField) (out []structField) {
-	for _, f := range fields {
-		if c.active(f.role) {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
-// applyPaths rewrites a body in place, and reports whether it changed.
-func applyPaths(s *scope, fields []structField, body *structpb.Struct) bool {
-	changed := false
-	for _, f := range fields {
-		changed = f.role.walk(s, f.path, body.GetFields()) || changed
-		s.blame(f.path)
-	}
-	return changed
-}
-
-// walk maps the values at a path.
+// walk maps the values at a path in place, and reports whether one changed.
 func (r *role) walk(s *scope, path string, o object) bool {
 	member, rest, _ := strings.Cut(path, ".")
 	member, list := strings.CutSuffix(member, "[]")

@@ -8,9 +8,11 @@ package rewrite
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -115,7 +117,7 @@ func New(rules Rules) (*Rewriter, error) {
 	kinds := mirror.Kinds()
 	w := &Rewriter{names: newNameRules(rules), plans: make(map[mirror.Kind]func() *bodyPlan, len(kinds))}
 	for _, info := range kinds {
-		w.plans[info.Kind] = sync.OnceValue(func() *bodyPlan { return w.plan(newPlanner(w.names), info) })
+		w.plans[info.Kind] = sync.OnceValue(func() *bodyPlan { return w.plan(info) })
 	}
 	return w, nil
 }
@@ -128,21 +130,22 @@ func (w *Rewriter) planOf(kind mirror.Kind) *bodyPlan {
 	return nil
 }
 
-func (w *Rewriter) plan(c *planner, info *mirror.KindInfo) *bodyPlan {
+func (w *Rewriter) plan(info *mirror.KindInfo) *bodyPlan {
 	if info.Kind == mirror.MeshConfig {
 		return nil
 	}
+	c := &planner{w.names, map[protoreflect.FullName]*messagePlan{}}
 	p := &bodyPlan{}
 	body := info.NewBody()
 	if _, ok := body.(*structpb.Struct); ok {
-		p.paths = c.paths(structFields[info.Kind])
+		p.paths = slices.DeleteFunc(slices.Clone(structFields[info.Kind]), func(f structField) bool { return !c.active(f.role) })
 	} else {
 		p.fields = c.message(body.ProtoReflect().Descriptor())
 		p.exportTo = w.names.ExportTo != nil && exportToOf(body) != nil
 		_, endpoints := endpointsOf(body)
 		p.endpoints = w.names.Endpoints != Endpoints{} && endpoints
 	}
-	if p.fields == nil && p.paths == nil && !p.exportTo && !p.endpoints {
+	if p.fields == nil && len(p.paths) == 0 && !p.exportTo && !p.endpoints {
 		return nil
 	}
 	p.onlyShortHosts = p.fields != nil && w.names.effects == effShortHosts && !p.exportTo && !p.endpoints
@@ -224,14 +227,15 @@ func (w *Rewriter) body(s *scope, plan *bodyPlan, r *mirror.Resource) (*anypb.An
 			return nil, fmt.Errorf("body does not decode: %w", err)
 		}
 	}
-	if plan.paths != nil || plan.exportTo || plan.endpoints {
+	if len(plan.paths) > 0 || plan.exportTo || plan.endpoints {
 		m, err := decode(kind, out)
 		if err != nil {
 			return nil, fmt.Errorf("body does not decode: %w", err)
 		}
 		changed := plan.exportTo && replaceExportTo(m, w.names.ExportTo)
-		if plan.paths != nil {
-			changed = applyPaths(s, plan.paths, m.(*structpb.Struct)) || changed
+		for _, f := range plan.paths {
+			changed = f.role.walk(s, f.path, m.(*structpb.Struct).GetFields()) || changed
+			s.blame(f.path)
 		}
 		if plan.endpoints {
 			changed = w.names.Endpoints.apply(m) || changed

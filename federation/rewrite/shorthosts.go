@@ -64,25 +64,18 @@ func (s *scope) sniHost(h string) string {
 	return s.shortHost(h)
 }
 
-// mayHaveShortHost reports whether a field of the plan has a host without dots. It allocates nothing.
+// mayHaveShortHost reports whether a field of the plan has a host without dots. It also returns true for a message that
+// does not parse: apply returns the error. It allocates nothing.
 func (p *messagePlan) mayHaveShortHost(m []byte) bool {
-	return p.anyText(m, func(v []byte) bool {
-		return len(v) > 0 && bytes.IndexByte(v, '.') < 0 && string(v) != "*"
-	})
-}
-
-// anyText reports whether f is true for a string in a field of the plan. It also returns true for a message that
-// does not parse: apply returns the error.
-func (p *messagePlan) anyText(m []byte, f func([]byte) bool) bool {
 	c := wire.Fields(m)
 	for c.Next() {
 		if c.Type != protowire.BytesType || int(c.Number) >= len(p.steps) || p.steps[c.Number] == nil {
 			continue
 		}
-		switch st := p.steps[c.Number]; {
-		case st.plan != nil && st.plan.anyText(c.Value(), f):
+		switch st, v := p.steps[c.Number], c.Value(); {
+		case st.plan != nil && st.plan.mayHaveShortHost(v):
 			return true
-		case st.role != nil && f(c.Value()):
+		case st.role != nil && len(v) > 0 && bytes.IndexByte(v, '.') < 0 && string(v) != "*":
 			return true
 		}
 	}
