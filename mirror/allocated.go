@@ -29,7 +29,7 @@ var serviceEntry = unique.Make(Kind{networking, "ServiceEntry"})
 
 // Allocated returns the addresses in AllocatedAnnotation of a ServiceEntry, sorted.
 func (r *Resource) Allocated() []string {
-	mark, _ := r.annotation(AllocatedAnnotation)
+	mark, _ := r.Annotation(AllocatedAnnotation)
 	if len(mark) == 0 || r.kind() != serviceEntry {
 		return nil
 	}

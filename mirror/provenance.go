@@ -80,7 +80,7 @@ func (r *Resource) Provenance() Provenance { return ParseProvenance(string(r.met
 
 // Hops returns the number of relays in the provenance of the resource. It decodes and allocates nothing.
 func (r *Resource) Hops() int {
-	value, ok := r.annotation(ProvenanceAnnotation)
+	value, ok := r.Annotation(ProvenanceAnnotation)
 	if _, path := splitVia(value); ok && path != nil {
 		return 1 + bytes.Count(path, comma)
 	}
@@ -89,12 +89,12 @@ func (r *Resource) Hops() int {
 
 // HasAnnotation reports whether r has an annotation, without decoding anything.
 func (r *Resource) HasAnnotation(key string) bool {
-	_, ok := r.annotation(key)
+	_, ok := r.Annotation(key)
 	return ok
 }
 
-// annotation returns the encoded value of an annotation.
-func (r *Resource) annotation(key string) (value []byte, ok bool) { return r.pair(5, key) }
+// Annotation returns the value of an annotation, and whether r has it. It allocates nothing.
+func (r *Resource) Annotation(key string) (value []byte, ok bool) { return r.pair(5, key) }
 
 // pair returns the encoded value of a label, whose field is 4, or of an annotation, whose field is 5.
 func (r *Resource) pair(field protowire.Number, key string) (value []byte, ok bool) {
@@ -183,7 +183,7 @@ const (
 
 // Sunk returns the name of the sink that has written r, if r passed a relay on its way there.
 func (r *Resource) Sunk(relay string) (sink string, ok bool) {
-	path, _ := r.annotation(PathAnnotation)
+	path, _ := r.Annotation(PathAnnotation)
 	for name := range bytes.SplitSeq(path, comma) {
 		if string(name) == relay {
 			label, ok := r.pair(4, SinkLabel)

@@ -58,7 +58,8 @@ func compareEntries(old, now *mirror.Resource) concern {
 	}
 	a, b := old.BodyValue(), now.BodyValue()
 	x, y := metadataOf(old), metadataOf(now)
-	if !bytes.Equal(distribution(x), distribution(y)) {
+	was, _ := old.Annotation(federation.DistributionAnnotation) // no other means anything to clients
+	if is, _ := now.Annotation(federation.DistributionAnnotation); !bytes.Equal(was, is) {
 		return ofService
 	}
 	c := max(compare(entryFields, a, b), compare(entryMetadata, x, y), comparePorts(a, b), compareEndpoints(a, b))
@@ -161,14 +162,4 @@ func valuesOf(to [][]byte, message []byte, n protowire.Number) [][]byte {
 func unique(values [][]byte) [][]byte {
 	slices.SortFunc(values, bytes.Compare)
 	return slices.CompactFunc(values, bytes.Equal)
-}
-
-// distribution returns the annotation that tells which endpoints clients prefer. No other means anything to them.
-func distribution(metadata []byte) (value []byte) {
-	for c := wire.Fields(metadata); c.Next(); {
-		if c.Bytes(5) && string(wire.Last(c.Value(), 1)) == federation.DistributionAnnotation {
-			value = wire.Last(c.Value(), 2)
-		}
-	}
-	return value
 }

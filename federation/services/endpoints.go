@@ -23,7 +23,7 @@ const (
 	transportSocketMatch = "envoy.transport_socket_match"
 	istioMetadata        = "istio"
 
-	// maxLocality bounds region, zone and subzone, together.
+	// maxLocality bounds region/zone/subzone, in bytes.
 	maxLocality = 253
 )
 
@@ -237,21 +237,11 @@ func Locality(parts ...string) string {
 	for len(parts) > 0 && parts[len(parts)-1] == "" {
 		parts = parts[:len(parts)-1]
 	}
-	if !soundLocality(parts) {
+	text := strings.Join(parts, "/")
+	if len(parts) > 3 || len(text) > maxLocality || slices.Contains(parts, "") || strings.Count(text, "/") != len(parts)-1 {
 		return ""
 	}
-	return strings.Join(parts, "/")
-}
-
-func soundLocality(parts []string) bool {
-	size := 0
-	for _, p := range parts {
-		size += len(p) + 1
-		if p == "" || strings.Contains(p, "/") {
-			return false
-		}
-	}
-	return len(parts) > 0 && len(parts) <= 3 && size <= maxLocality+1
+	return text
 }
 
 // set is some of the ports of a service, by index, and the places that serve exactly these.
