@@ -192,7 +192,7 @@ func (d *decoder) mapping(at string, n ast.Node, to reflect.Value, depth int) bo
 		names := yamlNames(to.Type())
 		if i := slices.Index(names, textOf(key)); i >= 0 {
 			into := reflect.New(to.Field(i).Type()).Elem()
-			if d.decode(name, value, into, depth+1) && !emptyText(into) {
+			if d.decode(name, value, into, depth+1) && (into.Kind() != reflect.String || into.Len() > 0) { // an empty text means absent
 				d.checkTags(name, to.Type().Field(i), into)
 				to.Field(i).Set(into)
 			}
@@ -209,9 +209,6 @@ func (d *decoder) mapping(at string, n ast.Node, to reflect.Value, depth int) bo
 		return true
 	})
 }
-
-// emptyText reports whether a value is the empty text, which means absent.
-func emptyText(v reflect.Value) bool { return v.Kind() == reflect.String && v.Len() == 0 }
 
 // eachKey decodes the maps that a map merges, and then calls f with the map's own keys and values.
 func (d *decoder) eachKey(at string, n ast.Node, want string, to reflect.Value, depth int, f func(key, value ast.Node) bool) bool {

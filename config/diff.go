@@ -6,20 +6,17 @@ import (
 	"slices"
 )
 
-// restartOnly returns the fields that only a restart applies. Each includes the fields below
-// it.
-func restartOnly() []string {
-	return []string{
-		"node", "provenance", "admin", "state.dir", "replicas", "log.format",
-		"downstream.listeners", "downstream.startupTimeout",
-	}
+// restartOnly are the fields that only a restart applies. Each includes the fields below it.
+var restartOnly = []string{
+	"node", "provenance", "admin", "state.dir", "replicas", "log.format",
+	"downstream.listeners", "downstream.startupTimeout",
 }
 
 // Diff returns the changed fields that only a restart applies, in the order of the file. It
 // compares the running config with cfg.
 func Diff(running, cfg *Config) (needsRestart []string) {
 	differing("", reflect.ValueOf(*running), reflect.ValueOf(*cfg), func(field string) {
-		if slices.ContainsFunc(restartOnly(), func(f string) bool { return encloses(f, field) }) {
+		if slices.ContainsFunc(restartOnly, func(f string) bool { return encloses(f, field) }) {
 			needsRestart = append(needsRestart, field)
 		}
 	})

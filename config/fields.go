@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -83,7 +84,8 @@ func tagNumber(text string) int64 {
 // checkTags checks the value of a field against its tags.
 func (v *validator) checkTags(path string, field reflect.StructField, value reflect.Value) {
 	if values, ok := field.Tag.Lookup("oneof"); ok {
-		v.oneOf(path, value.String(), strings.Fields(values)...)
+		allowed := strings.Fields(values)
+		v.errorIf(!slices.Contains(allowed, value.String()), path, "%q: want one of %s", value.String(), strings.Join(allowed, ", "))
 	}
 	if bounds, ok := field.Tag.Lookup("range"); ok {
 		low, high, _ := strings.Cut(bounds, " ")

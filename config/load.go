@@ -72,7 +72,8 @@ func (v *validator) document(data []byte) ast.Node {
 	var syntax *yamlpos.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		v.syntaxError(syntax)
+		v.note("", syntax.Line)
+		v.errorf("", "%s", syntax.Msg)
 		return nil
 	case err != nil:
 		v.errorf("", "the file %v", err)
@@ -118,15 +119,17 @@ func (v *validator) complete(c *Config) {
 
 // completeUpstream sets the defaults of an upstream that are not in tags.
 func (v *validator) completeUpstream(u *Upstream) {
-	def := func(s *string, value string) { *s = cmp.Or(*s, value) }
 	if u.relayed() && u.Generated == GeneratedKeep {
-		def(&u.Services.Mode, ServicesAsIs)
+		u.Services.Mode = cmp.Or(u.Services.Mode, ServicesAsIs)
 	}
-	def(&u.Services.Mode, ServicesOmit)
+	u.Services.Mode = cmp.Or(u.Services.Mode, ServicesOmit)
 	if u.Rewrite.Annotations.Remove == nil {
 		u.Rewrite.Annotations.Remove = []string{lastApplied}
 	}
-	completeResilience(u)
+	if u.Guard.Percent == 100 {
+		u.Guard.Empty = cmp.Or(u.Guard.Empty, EmptyPass)
+	}
+	u.Guard.Empty = cmp.Or(u.Guard.Empty, EmptyHold)
 }
 
 // lastApplied is the annotation in which kubectl apply keeps a copy of the whole object.

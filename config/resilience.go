@@ -141,16 +141,6 @@ func (o *OpenEnded) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// completeResilience sets the defaults that depend on other fields.
-func completeResilience(u *Upstream) {
-	if u.Guard.Empty == "" {
-		u.Guard.Empty = EmptyHold
-		if u.Guard.Percent == 100 {
-			u.Guard.Empty = EmptyPass
-		}
-	}
-}
-
 // staleness checks that resources expire after they become stale.
 func (v *validator) staleness(at string, s Staleness) {
 	v.errorIf(s.ExpireAfter != 0 && s.ExpireAfter.D() < s.StaleAfter.D(), at+".expireAfter", "%v is less than staleAfter, which is %v: set both, or write never", s.ExpireAfter.D(), s.StaleAfter.D())

@@ -251,7 +251,7 @@ func TestWhatNeedsARestart(t *testing.T) {
 			}
 		})
 	}
-	for _, f := range config.RestartOnly() {
+	for _, f := range config.RestartOnly {
 		known := fieldPaths("", reflect.TypeFor[config.Config]())
 		found := false
 		for _, k := range known {

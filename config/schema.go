@@ -98,7 +98,7 @@ func (b schemaBuilder) field(path string, field reflect.StructField) *Schema {
 	if bounds, ok := field.Tag.Lookup("range"); ok {
 		low, high, _ := strings.Cut(bounds, " ")
 		if field.Type.Kind() == reflect.Int {
-			s.Minimum, s.Maximum = pointer(float64(tagNumber(low))), pointer(float64(tagNumber(high)))
+			s.Minimum, s.Maximum = new(float64(tagNumber(low))), new(float64(tagNumber(high)))
 		}
 	}
 	if text, ok := field.Tag.Lookup("default"); ok {
@@ -106,8 +106,6 @@ func (b schemaBuilder) field(path string, field reflect.StructField) *Schema {
 	}
 	return s
 }
-
-func pointer(x float64) *float64 { return &x }
 
 // defaultOf returns the default in a tag as a JSON value.
 func defaultOf(t reflect.Type, text string) any {

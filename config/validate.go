@@ -12,7 +12,6 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"meshrelay/internal/loopback"
-	"meshrelay/internal/yamlpos"
 )
 
 var (
@@ -107,12 +106,6 @@ func (v *validator) reported(field string) bool {
 func encloses(outer, inner string) bool {
 	rest, ok := strings.CutPrefix(inner, outer)
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
-}
-
-// syntaxError reports a file that is not YAML.
-func (v *validator) syntaxError(e *yamlpos.SyntaxError) {
-	v.lines[""] = e.Line
-	v.errorf("", "%s", e.Msg)
 }
 
 func (v *validator) line(field string) int {
@@ -229,8 +222,4 @@ func (v *validator) namespace(field, text string) {
 // label reports a text that is not a valid name of an upstream or a view.
 func (v *validator) label(field, text string) {
 	v.errorIf(!nameShape.MatchString(text), field, "%q is not a name: write 1 to 63 lower-case letters, digits and dashes, without a dash at the beginning or end", text)
-}
-
-func (v *validator) oneOf(field, value string, allowed ...string) {
-	v.errorIf(!slices.Contains(allowed, value), field, "%q: want one of %s", value, strings.Join(allowed, ", "))
 }

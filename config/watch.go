@@ -14,6 +14,7 @@ import (
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/fswatch"
 	"meshrelay/internal/text"
+	"meshrelay/mirror"
 )
 
 const (
@@ -102,10 +103,7 @@ func NewWatcher(path string, sources ...Source) *Watcher {
 
 // Path returns the absolute path of the file.
 func (w *Watcher) Path() string {
-	if path, err := filepath.Abs(w.path); err == nil {
-		return path
-	}
-	return w.path
+	return absolute(w.path)
 }
 
 // Parse parses a text as what the file may become.
@@ -140,12 +138,7 @@ func (w *Watcher) Status() ReloadStatus {
 }
 
 // Trigger makes Run load the file, even if it has not changed. Trigger does not wait.
-func (w *Watcher) Trigger() {
-	select {
-	case w.wake <- struct{}{}:
-	default: // a request is already waiting
-	}
-}
+func (w *Watcher) Trigger() { mirror.Signal(w.wake) }
 
 // Reload makes Run load the file, even if it has not changed. It waits, and returns nil if the
 // config is applied.
@@ -207,11 +200,9 @@ func (w *Watcher) watch(log *slog.Logger, blind bool) bool {
 // error is why the file is not loaded.
 func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, must bool) error {
 	data, err := read(w.path)
-	now := ""
+	now := hash(data)
 	if err != nil {
 		now = err.Error()
-	} else {
-		now = hash(data)
 	}
 	same, back := now == w.seen && !w.retry, err == nil && now == w.loaded
 	w.seen, w.retry = now, false
