@@ -172,14 +172,15 @@ func (m Meta) over(before Meta) Meta {
 func (k *Keeper) note(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	st, now := &k.status, time.Now()
+	st := &k.status
 	if err == nil {
 		if st.LastError != "" {
 			k.log.Info("state written again", "failedSince", st.ErrorSince)
 		}
-		*st, k.failures, k.nextTry = Status{LastFlush: now}, 0, time.Time{}
+		*st, k.failures, k.nextTry = Status{}, 0, time.Time{}
 		return
 	}
+	now := time.Now()
 	k.nextTry = now.Add(min(retryFirst<<min(k.failures, 10), retryMost))
 	if k.failures++; st.ErrorSince.IsZero() {
 		st.ErrorSince = now

@@ -85,8 +85,6 @@ type Status struct {
 	Info
 	// Healthy is set while the store is in use and the last flush succeeded.
 	Healthy bool
-	// LastFlush is the time of the last flush that succeeded, also of one without changes.
-	LastFlush time.Time
 	// LastError is the error of the last flush, and ErrorSince the time of the first failure in a row.
 	// Both are zero after a success.
 	LastError  string

@@ -75,7 +75,7 @@ func (s *store) Apply(source string, b Batch) (Kept, error) {
 		}
 	}
 	s.metas[source] = b.Meta
-	return Kept{Meta: b.Meta, Records: len(s.sources[source]), Wrote: len(b.Changes) > 0}, nil
+	return Kept{Meta: b.Meta, Records: len(s.sources[source])}, nil
 }
 
 func (s *store) Forget(source string) error { delete(s.sources, source); return nil }

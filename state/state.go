@@ -225,15 +225,11 @@ type Found struct {
 	Served bool
 }
 
-// Kept summarizes the state of a source in a Store: the number of resources, a sum of their checksums,
-// and the number of revisions.
+// Kept summarizes the state of a source in a Store: the number of resources, and a sum of their checksums.
 type Kept struct {
-	Meta      Meta
-	Records   int
-	Sum       uint64
-	Revisions int
-	// Wrote is set when Apply has written something.
-	Wrote bool
+	Meta    Meta
+	Records int
+	Sum     uint64
 }
 
 // Info is the state of a Store.

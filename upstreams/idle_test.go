@@ -34,8 +34,9 @@ func (s *countingStore) AppendJournal(lines []byte) error {
 }
 
 func (s *countingStore) Apply(source string, b state.Batch) (state.Kept, error) {
+	before := s.Info().Size
 	kept, err := s.Store.Apply(source, b)
-	if kept.Wrote {
+	if s.Info().Size != before {
 		s.writes.Add(1)
 	}
 	return kept, err

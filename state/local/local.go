@@ -245,7 +245,6 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 	}
 	s.update(w.take)
 	kept := u.kept()
-	kept.Wrote = true
 	if u.isDue() {
 		if err := s.rewrite(name); err != nil {
 			u.base = u.end // later again

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
@@ -43,7 +42,6 @@ type edit struct {
 
 // row is a revision of the history.
 type row struct {
-	time     time.Time
 	at, size int64 // of the commit
 	batch    int64 // size of the changes and the commit
 }
@@ -176,7 +174,7 @@ func (u *upstream) commit(b []byte, at, size int64) {
 		u.broken(corruptf("it has %d resources instead of %d, or others", len(u.places), l.Count))
 	}
 	if c.Revision != nil {
-		u.rows = append(u.rows, row{decodeTime(c.Revision.Time), at, size, u.end - before})
+		u.rows = append(u.rows, row{at, size, u.end - before})
 	}
 	u.rows = u.rows[len(u.rows)-int(min(revisions(l), uint64(len(u.rows)))):]
 }
@@ -191,7 +189,7 @@ func revisions(l *statepb.Ledger) uint64 {
 
 // kept summarizes the log.
 func (u *upstream) kept() state.Kept {
-	return state.Kept{Meta: decodeMeta(u.ledger), Records: len(u.places), Sum: u.sum, Revisions: len(u.rows)}
+	return state.Kept{Meta: decodeMeta(u.ledger), Records: len(u.places), Sum: u.sum}
 }
 
 // inOrder returns the places in the order of the log.

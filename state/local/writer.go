@@ -208,7 +208,7 @@ func (w *writer) seal(b *state.Batch, revision *state.Revision) (bool, error) {
 		if b.History.Revisions > 0 {
 			revision.Resources = len(w.places) + w.count
 			r = encodeRevision(revision)
-			w.revised = append(w.revised, row{time: b.Now, batch: w.offset() - w.end})
+			w.revised = append(w.revised, row{batch: w.offset() - w.end})
 		}
 	}
 	w.revised = prune(w.revised, b)
