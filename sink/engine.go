@@ -116,7 +116,6 @@ type engine struct {
 		sync.Mutex // guards all below
 		keys       map[mirror.Key]struct{}
 		all        bool // everything is to be read, keys has nothing
-		reading    bool // what was marked is read at present
 		wake       chan struct{}
 	}
 	reading sync.Mutex // held while marks are read
@@ -376,7 +375,7 @@ func (e *engine) readMarked() {
 	}
 	e.marks.Lock()
 	keys, all := e.marks.keys, e.marks.all
-	e.marks.keys, e.marks.all, e.marks.reading = map[mirror.Key]struct{}{}, false, true
+	e.marks.keys, e.marks.all = map[mirror.Key]struct{}{}, false
 	e.marks.Unlock()
 	if all {
 		e.mu.Lock()
@@ -394,9 +393,6 @@ func (e *engine) readMarked() {
 	for key := range keys {
 		e.readKey(key)
 	}
-	e.marks.Lock()
-	e.marks.reading = false
-	e.marks.Unlock()
 	e.mu.Lock()
 	e.read = true
 	e.mu.Unlock()

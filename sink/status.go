@@ -228,10 +228,10 @@ func (e *engine) applied(key mirror.Key) Applied {
 	return out
 }
 
-// marked reports whether a key is to be read again.
+// marked reports whether a key is to be read again. The caller holds reading.
 func (e *engine) marked(key mirror.Key) bool {
 	e.marks.Lock()
 	defer e.marks.Unlock()
 	_, is := e.marks.keys[key]
-	return is || e.marks.all || e.marks.reading
+	return is || e.marks.all
 }

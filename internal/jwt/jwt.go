@@ -11,7 +11,6 @@ import (
 
 // Claims are the claims of a token. Times are in seconds since 1970, 0 if they are missing.
 type Claims struct {
-	Issuer     string    `json:"iss"`
 	Subject    string    `json:"sub"`
 	Audiences  Audiences `json:"aud"`
 	Expires    float64   `json:"exp"`

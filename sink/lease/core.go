@@ -2,8 +2,6 @@ package lease
 
 import (
 	"time"
-
-	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
 // Duration is how long a Lease lasts after it was renewed, and how long its record must not move before the holder
@@ -78,6 +76,3 @@ func (c *core) renewed(r Record, began time.Time) {
 func (c *core) holds(at time.Time) bool {
 	return c.held && at.Before(c.end) && at.Round(0).Before(c.end.Round(0))
 }
-
-// writable reports whether a request that is sent now ends within the term.
-func (c *core) writable(now time.Time) bool { return c.holds(now.Add(apiserver.WriteTimeout)) }

@@ -96,7 +96,7 @@ func (l *Lease) Run(ctx context.Context) error {
 func (l *Lease) Writable(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.core.writable(now)
+	return l.core.holds(now.Add(apiserver.WriteTimeout))
 }
 
 // Status returns what is known of the Lease.
