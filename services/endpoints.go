@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/federation"
 	"meshrelay/federation/services"
@@ -105,22 +106,13 @@ func (w *world) selected(r *mirror.Resource, se *networking.ServiceEntry) (out [
 	if !w.charge(len(some)) {
 		return nil
 	}
+	selector := labels.SelectorFromValidatedSet(want)
 	for _, one := range some {
-		if contains(one.Labels, want) {
+		if selector.Matches(labels.Set(one.Labels)) {
 			out = append(out, one)
 		}
 	}
 	return out
-}
-
-// contains reports whether labels have all of want.
-func contains(labels, want map[string]string) bool {
-	for k, v := range want {
-		if got, ok := labels[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
 }
 
 // endpointsOf returns the endpoints of an entry: those that it lists, and the workloads that it selects.

@@ -122,7 +122,7 @@ func (m *Manager) Restore(ctx context.Context) {
 
 // restore is Restore for a caller that holds applying.
 func (m *Manager) restore(ctx context.Context) {
-	if m.isRestored() {
+	if mirror.IsClosed(m.restored) {
 		return
 	}
 	if m.keeper == nil {
@@ -159,16 +159,7 @@ func (m *Manager) restore(ctx context.Context) {
 func (m *Manager) Restored() <-chan struct{} { return m.restored }
 
 // reading reports whether upstreams may still have to be restored from disk.
-func (m *Manager) reading() bool { return m.keeper != nil && !m.isRestored() }
-
-func (m *Manager) isRestored() bool {
-	select {
-	case <-m.restored:
-		return true
-	default:
-		return false
-	}
-}
+func (m *Manager) reading() bool { return m.keeper != nil && !mirror.IsClosed(m.restored) }
 
 // OnSame sets what is called with each ID of a cluster that is left out, since another upstream reads the cluster, and
 // with the ID that counts. It is called before Run.

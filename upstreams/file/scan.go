@@ -65,16 +65,6 @@ func newHelpers() *semaphore.Weighted {
 	return semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0) - 1))
 }
 
-// over reports whether to skip the rest.
-func (s *scanner) over() bool {
-	select {
-	case <-s.ended:
-		return true
-	default:
-		return false
-	}
-}
-
 // clean reports whether the last scan read all files completely and without mistakes.
 func (s *scanner) clean() bool {
 	for _, f := range s.files {
@@ -167,15 +157,13 @@ func (s *scanner) readFiles(found *listing) []reading {
 	var at atomic.Int64
 	var panicked atomic.Pointer[mirror.Panic]
 	read := func() {
-		defer func() {
-			if p := mirror.Recovered(recover()); p != nil {
-				panicked.Store(p)
+		p := mirror.Try(func() {
+			for i := at.Add(1) - 1; i < int64(len(paths)) && panicked.Load() == nil; i = at.Add(1) - 1 {
+				r := &all[i]
+				r.content, r.busy, r.err = s.readFile(found, paths[i])
 			}
-		}()
-		for i := at.Add(1) - 1; i < int64(len(paths)) && panicked.Load() == nil; i = at.Add(1) - 1 {
-			r := &all[i]
-			r.content, r.busy, r.err = s.readFile(found, paths[i])
-		}
+		})
+		panicked.CompareAndSwap(nil, p)
 	}
 	var group sync.WaitGroup
 	for n := 1; n < len(paths) && s.helpers.TryAcquire(1); n++ {
@@ -196,7 +184,7 @@ func (s *scanner) readFiles(found *listing) []reading {
 // file is gone. A large file waits for its turn among all sources.
 func (s *scanner) readFile(found *listing, path string) (c *content, busy bool, err error) {
 	info, err := os.Stat(path)
-	if err == nil && s.over() {
+	if err == nil && mirror.IsClosed(s.ended) {
 		return &content{left: int(info.Size())}, false, nil
 	}
 	if err == nil && info.Size() > freeBytes {
@@ -283,7 +271,7 @@ func (s *scanner) parse(path string, data []byte, last *content) *content {
 	next := &content{digest: digest, documents: map[xxh3.Uint128]*kube.Document{}}
 	good, bad := []kube.Located{}, false
 	kube.SplitDocuments(data, func(text []byte, line int) {
-		if s.over() {
+		if mirror.IsClosed(s.ended) {
 			next.left += len(text)
 			return
 		}
