@@ -63,7 +63,8 @@ func (s *Server) enter(c *conn) (err error) {
 	if mirror.IsClosed(s.draining) {
 		return errDraining
 	}
-	if err := s.open(c); err != nil {
+	proven := !c.who.IsZero() // by now
+	if c.use, err = s.admission.Open(c.ctx, peerKey(c.who, c.peer.Addr), proven, c.listener.number, s.overloaded(proven)); err != nil {
 		return err
 	}
 	if err := c.guard(func() error { return s.authenticate(c) }); err != nil { // it looks at what strangers send
@@ -78,13 +79,6 @@ func (s *Server) enter(c *conn) (err error) {
 	}
 	s.metrics.clients.WithLabelValues(c.protocol).Inc()
 	return nil
-}
-
-// open has a stream admitted as one of what its client has proven by now.
-func (s *Server) open(c *conn) (err error) {
-	proven := !c.who.IsZero()
-	c.use, err = s.admission.Open(c.ctx, peerKey(c.who, c.peer.Addr), proven, c.listener.number, s.overloaded(proven))
-	return err
 }
 
 // peerKey returns the name of a stream's peer in the counts: its identity or its address.

@@ -49,7 +49,7 @@ type conn struct {
 	who      identity.Identity // until Server.authenticate: as the certificate tells
 	judged   atomic.Uint64     // authenticator.changes when who was proven
 	expiry   *time.Timer       // ends the stream; nil: never
-	use      *admit.Stream     // set by Server.open
+	use      *admit.Stream     // set by Server.enter
 	opened   time.Time
 	place    int // index in Server.conns, guarded by Server.mu
 	turn     turn
@@ -170,20 +170,12 @@ func (c *conn) close(err error) {
 		return
 	}
 	c.server.rounds.leave(has, time.Now())
-	c.server.events.Record(events.Event{Type: events.Gone, By: events.ByClient, Client: c.id(), Tool: isTool(c.client.NodeID), Reason: endText(err)})
-	attrs := []any{"after", time.Since(c.opened).Round(time.Millisecond)}
-	if err != nil && status.Code(err) != codes.Canceled {
-		attrs = append(attrs, "err", err)
+	attrs, reason := []any{"after", time.Since(c.opened).Round(time.Millisecond)}, ""
+	if err != nil && status.Code(err) != codes.Canceled { // else the client has ended the stream
+		attrs, reason = append(attrs, "err", err), refusal.Bounded(err.Error())
 	}
+	c.server.events.Record(events.Event{Type: events.Gone, By: events.ByClient, Client: c.id(), Tool: isTool(c.client.NodeID), Reason: reason})
 	c.server.comings.Log(c.log(), slog.LevelInfo, "client disconnected", attrs...)
-}
-
-// endText returns the reason for the end of a stream. It is empty when the client has ended the stream.
-func endText(err error) string {
-	if err == nil || status.Code(err) == codes.Canceled {
-		return ""
-	}
-	return refusal.Bounded(err.Error())
 }
 
 // tell wakes the stream after a push.

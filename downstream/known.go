@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"meshrelay/downstream/views"
@@ -10,12 +11,7 @@ import (
 
 // strangers reports whether there is a view for clients whose cluster or revision is unknown.
 func (vs *viewSet) strangers() bool {
-	for _, v := range vs.copied() {
-		if v.selection.Strange() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(vs.copied(), func(v *view) bool { return v.selection.Strange() })
 }
 
 // note adds the origin of a resource, and reports whether it is known. The caller holds mu.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
@@ -38,14 +39,15 @@ type typeMetrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
+	of := promauto.With(reg)
 	counterVec := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		return of.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		return of.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		clients: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		clients: of.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "relay_downstream_clients", Help: "Connected clients, by protocol (sotw, delta)."}, []string{"protocol"}),
 		refused:      counterVec("relay_downstream_streams_refused_total", "Streams that were ended with an error of the client's making, by gRPC status code.", "code"),
 		refusals:     counterVec("relay_downstream_refused_total", "Connections and streams that were refused or ended, by the limit or rule that they were over.", "reason"),
@@ -54,17 +56,17 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		panics:       counter("relay_downstream_panics_total", "Panics while a stream was served, which ended, or a change was pushed, which was left out."),
 		pushRequests: counterVec("relay_downstream_push_requests_total", "Merged changes that were pushed, by their reasons: one may have several.", "reason"),
 		pages:        counter("relay_downstream_pages_encoded_total", "Pages of resources encoded for SotW responses."),
-		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+		latency: of.NewHistogram(prometheus.HistogramOpts{
 			Name:    "relay_downstream_push_latency_seconds",
 			Help:    "Time from the oldest change in a response being noticed to the response being handed to the client's transport.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
-		answers: prometheus.NewHistogram(prometheus.HistogramOpts{
+		answers: of.NewHistogram(prometheus.HistogramOpts{
 			Name:    "relay_downstream_ack_latency_seconds",
 			Help:    "Time from a response being made for a client to the client's ACK or NACK, which includes the time in which the client reads it.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}),
-		distribution: prometheus.NewHistogram(prometheus.HistogramOpts{
+		distribution: of.NewHistogram(prometheus.HistogramOpts{
 			Name:    "relay_distribution_seconds",
 			Help:    "Time from the oldest change in a push to the ACK of the last client that was connected.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
@@ -75,10 +77,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		nacks:  counterVec("relay_downstream_nacks_total", "Responses rejected by clients, by kind.", "kind"),
 		byType: map[subscription.Type]*typeMetrics{},
 	}
-	reg.MustRegister(
-		m.clients, m.refused, m.refusals, m.credentials, m.delayed, m.panics, m.pushRequests, m.pages, m.latency,
-		m.answers, m.distribution, m.pushes, m.bytes, m.acks, m.nacks,
-	)
 	for _, p := range []string{protocolSotW, protocolDelta} {
 		m.clients.WithLabelValues(p)
 	}

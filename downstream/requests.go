@@ -177,18 +177,14 @@ func (c *conn) enter(rs *views.Rules, v *view, r *views.Rule, client *views.Clie
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
 	}
-	s.events.Record(events.Event{Type: events.Connected, By: events.ByClient, Client: c.id(), Tool: isTool(client.NodeID), Text: "from " + c.peer.Addr.String() + viewText(r.Name)})
+	from := "from " + c.peer.Addr.String()
+	if r.Name != "" {
+		from += ", view " + r.Name
+	}
+	s.events.Record(events.Event{Type: events.Connected, By: events.ByClient, Client: c.id(), Tool: isTool(client.NodeID), Text: from})
 	s.comings.Log(c.log(), slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
 		"istioVersion", client.IstioVersion, "revision", client.Revision, "view", r.Name)
 	return true, nil
-}
-
-// viewText returns the name of a view for the end of a sentence.
-func viewText(view string) string {
-	if view == "" {
-		return ""
-	}
-	return ", view " + view
 }
 
 // sees sets the view and the rule of the client. The caller holds mu.

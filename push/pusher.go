@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"meshrelay/mirror"
 )
@@ -15,7 +16,6 @@ import (
 type Pusher struct {
 	prometheus.Collector
 	work    *Work
-	busy    prometheus.CounterFunc
 	delayed *prometheus.CounterVec
 	wake    chan struct{} // one slot: a change came
 
@@ -31,21 +31,20 @@ type Pusher struct {
 // NewPusher returns a Pusher. Whoever carries out the requests must report CPU time and progress to work: they
 // decide when the next push goes.
 func NewPusher(opts Options, work *Work) *Pusher {
+	metrics := prometheus.NewRegistry()
+	of := promauto.With(metrics)
+	of.NewCounterFunc(prometheus.CounterOpts{
+		Name: "relay_push_busy_seconds_total", Help: "Time that CPUs have worked to plan and encode responses and to hand them to transports.",
+	}, func() float64 { return work.Total().Seconds() })
 	p := &Pusher{
-		work: work, wake: make(chan struct{}, 1), pace: newPace(opts), waiting: map[string]*Request{},
-		busy: prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "relay_push_busy_seconds_total", Help: "Time that CPUs have worked to plan and encode responses and to hand them to transports.",
-		}, func() float64 { return work.Total().Seconds() }),
-		delayed: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Collector: metrics, work: work, wake: make(chan struct{}, 1), pace: newPace(opts), waiting: map[string]*Request{},
+		delayed: of.NewCounterVec(prometheus.CounterOpts{
 			Name: "relay_push_delayed_total", Help: "Pushes that had to wait, by the reason: share, backlog, burst.",
 		}, []string{"reason"}),
 	}
 	for _, why := range []delay{byShare, byBacklog, byBurst} {
 		p.delayed.WithLabelValues(string(why))
 	}
-	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(p.busy, p.delayed)
-	p.Collector = metrics
 	return p
 }
 
