@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"meshrelay/mirror"
 )
 
 // Journal keeps the newest events. Any goroutine may call its methods, and none blocks for long. A
@@ -58,10 +60,7 @@ func (j *Journal) record(clock func() time.Time, e Event) {
 	follow := j.follow
 	j.mu.Unlock()
 	if waits && isNew {
-		select {
-		case j.wake <- struct{}{}:
-		default:
-		}
+		mirror.Signal(j.wake)
 	}
 	if e.Type == Changed && isNew && follow != nil {
 		follow(&Change{j, in})

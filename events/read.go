@@ -123,8 +123,7 @@ func (b *book) readNewest(q Query, limit int, page *Page) {
 func (e *Event) copy() Event {
 	out := *e
 	if e.Stages != nil {
-		stages := *e.Stages
-		out.Stages = &stages
+		out.Stages = new(*e.Stages)
 	}
 	return out
 }

@@ -98,21 +98,17 @@ func parseDNS(text string) (Pattern, error) {
 	return p, nil
 }
 
-// separator returns the separator of the parts of identities.
-func separator(scheme string) string {
-	if scheme == dns {
-		return "."
-	}
-	return "/"
-}
-
 // Matches reports whether the pattern matches an identity.
 func (p Pattern) Matches(identity string) bool {
 	rest, ok := strings.CutPrefix(identity, p.scheme)
 	if !ok || p.scheme == "" {
 		return false
 	}
-	parts := strings.Split(rest, separator(p.scheme))
+	separator := "/"
+	if p.scheme == dns {
+		separator = "."
+	}
+	parts := strings.Split(rest, separator)
 	if len(parts) < len(p.parts) || len(parts) == len(p.parts) == p.rest {
 		return false
 	}

@@ -105,7 +105,13 @@ func ParseDocument(text []byte, source string) (d *Document) {
 		return d
 	}
 	for _, body := range bodies {
-		d.read(body, source)
+		var value any
+		if err := yaml.NodeToValue(body, &value); err != nil {
+			e := yamlpos.ErrorOf(err)
+			d.refuse(Problem{Line: max(e.Line, yamlpos.Line(body)) - 1, Reason: "the document does not decode: " + e.Msg})
+			continue
+		}
+		d.object(body, value, source)
 	}
 	return d
 }
@@ -116,17 +122,6 @@ func (d *Document) refuse(p Problem) {
 		return
 	}
 	d.Problems = append(d.Problems, p)
-}
-
-func (d *Document) read(body ast.Node, source string) {
-	line := yamlpos.Line(body) - 1
-	var value any
-	if err := yaml.NodeToValue(body, &value); err != nil {
-		e := yamlpos.ErrorOf(err)
-		d.refuse(Problem{Line: max(e.Line-1, line), Reason: "the document does not decode: " + e.Msg})
-		return
-	}
-	d.object(body, value, source)
 }
 
 // object adds an object, or the objects of a list. value is the decoded node.

@@ -42,15 +42,14 @@ func (s *Served) Resource(source string) (r *mirror.Resource, unknown []string, 
 		Key: s.Key, Source: source, SourceVersion: s.ResourceVersion, CreateTime: s.Created,
 		Labels: s.Labels, Annotations: s.Annotations,
 	}
-	body := func() proto.Message { return &structpb.Struct{} }
+	msg := proto.Message(&structpb.Struct{})
 	if info, ok := mirror.LookupKind(s.Kind); ok {
-		body = info.NewBody
+		msg = info.NewBody()
 	}
 	encoded := s.Spec
 	if len(encoded) == 0 || string(encoded) == "null" {
 		encoded = []byte("{}")
 	}
-	msg := body()
 	err = decodeSpec(encoded, msg)
 	if errors.Is(err, errUnknownField) {
 		proto.Reset(msg)

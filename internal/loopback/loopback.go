@@ -10,10 +10,7 @@ import (
 // Is reports whether a connection's address is on this host. 127.0.0.6, the passthrough address of an
 // Istio sidecar, does not count: connections from other hosts have it too.
 func Is(addr net.Addr) bool {
-	if addr == nil {
-		return false
-	}
-	return Text(addr.String())
+	return addr != nil && Text(addr.String())
 }
 
 // Text is Is for an address host:port.
