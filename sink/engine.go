@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 
 	"meshrelay/config"
@@ -114,7 +116,7 @@ type engine struct {
 
 	marks struct {
 		sync.Mutex // guards all below
-		keys       map[mirror.Key]struct{}
+		keys       sets.Set[mirror.Key]
 		all        bool // everything is to be read, keys has nothing
 		wake       chan struct{}
 	}
@@ -176,7 +178,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		Name: spec.Name, Prune: spec.Prune, Adopt: spec.Adopt, Take: spec.Conflicts == config.ConflictsTake,
 		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: e.frozen() != (lease.Note{}), HoldAll: k.Lease.Hold,
 	}, k.Kept, time.Now())
-	e.marks.keys, e.marks.all, e.marks.wake = map[mirror.Key]struct{}{}, true, make(chan struct{}, 1)
+	e.marks.keys, e.marks.all, e.marks.wake = sets.Set[mirror.Key]{}, true, make(chan struct{}, 1)
 	e.lease = deps.Lease(lease.Options{
 		Conn: e.client.Current, Namespace: spec.Namespace, Name: managerOf(spec.Name), Identity: deps.Identity, Relay: deps.Relay, Check: e.check, Logger: e.log,
 		Terms: e.knownTerms, Keep: e.keepTerms, Begin: e.begin,
@@ -331,7 +333,7 @@ func (e *engine) trouble(what string, err error) {
 func (e *engine) changed(key mirror.Key) {
 	e.marks.Lock()
 	if !e.marks.all {
-		e.marks.keys[key] = struct{}{}
+		e.marks.keys.Insert(key)
 	}
 	e.marks.Unlock()
 	e.wakeReader()
@@ -340,7 +342,7 @@ func (e *engine) changed(key mirror.Key) {
 // readAll has all resources read again.
 func (e *engine) readAll() {
 	e.marks.Lock()
-	e.marks.keys, e.marks.all = map[mirror.Key]struct{}{}, true
+	e.marks.keys, e.marks.all = sets.Set[mirror.Key]{}, true
 	e.marks.Unlock()
 	e.wakeReader()
 }
@@ -375,19 +377,15 @@ func (e *engine) readMarked() {
 	}
 	e.marks.Lock()
 	keys, all := e.marks.keys, e.marks.all
-	e.marks.keys, e.marks.all = map[mirror.Key]struct{}{}, false
+	e.marks.keys, e.marks.all = sets.Set[mirror.Key]{}, false
 	e.marks.Unlock()
 	if all {
 		e.mu.Lock()
-		e.core.Keys(func(key mirror.Key) { keys[key] = struct{}{} }) // the resources may have lost some
-		for key := range e.excluded {
-			keys[key] = struct{}{}
-		}
+		e.core.Keys(func(key mirror.Key) { keys.Insert(key) }) // the resources may have lost some
+		keys.Insert(slices.Collect(maps.Keys(e.excluded))...)
 		e.mu.Unlock()
 		for _, kind := range e.deps.Resources.SourceKinds() {
-			for _, key := range e.deps.Resources.Keys(kind) {
-				keys[key] = struct{}{}
-			}
+			keys.Insert(e.deps.Resources.Keys(kind)...)
 		}
 	}
 	for key := range keys {

@@ -232,6 +232,5 @@ func (e *engine) applied(key mirror.Key) Applied {
 func (e *engine) marked(key mirror.Key) bool {
 	e.marks.Lock()
 	defer e.marks.Unlock()
-	_, is := e.marks.keys[key]
-	return is || e.marks.all
+	return e.marks.all || e.marks.keys.Has(key)
 }

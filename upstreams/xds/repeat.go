@@ -1,6 +1,11 @@
 package xds
 
 import (
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"meshrelay/adsclient"
 	"meshrelay/upstreams/intake"
 )
@@ -16,29 +21,23 @@ func (s *Source) Repeat(again bool) {
 	if again && s.repeating != nil {
 		return // keep the progress of a slow server
 	}
-	s.repeating = make(map[string]map[string]struct{}, len(s.types))
+	s.repeating = make(map[string]sets.Set[string], len(s.types))
 	for _, url := range s.types {
-		if s.notOffered[url] {
-			continue
+		switch {
+		case s.notOffered[url]:
+		case s.st.Protocol == string(adsclient.Delta):
+			s.repeating[url] = sets.KeySet(s.feed.Versions(url))
+		default:
+			s.repeating[url] = nil
 		}
-		names := map[string]struct{}{}
-		if s.st.Protocol == string(adsclient.Delta) {
-			for name := range s.feed.Versions(url) {
-				names[name] = struct{}{}
-			}
-		}
-		s.repeating[url] = names
 	}
 }
 
 // Repeating returns the types that the server was asked to repeat, and has not repeated yet.
-func (s *Source) Repeating() (types []string) {
+func (s *Source) Repeating() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for url := range s.repeating {
-		types = append(types, url)
-	}
-	return types
+	return slices.Collect(maps.Keys(s.repeating))
 }
 
 // noteRepeated tells the feed when the server has repeated everything. A delta answer may come in

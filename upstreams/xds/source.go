@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
@@ -71,7 +72,7 @@ type Source struct {
 	complained map[string]string
 	// repeating has the type URLs that the server was asked to repeat, with the names still
 	// missing. On a SotW stream there are no names: one answer has everything.
-	repeating map[string]map[string]struct{}
+	repeating map[string]sets.Set[string]
 	// notOffered has the types of the present stream that the server does not offer.
 	notOffered map[string]bool
 	silence    string // upstreams.Status.Silence of the present stream
