@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -59,15 +60,8 @@ func in(o map[string]any, namespace string) bool {
 
 // has reports whether the labels of an object are selected.
 func has(o map[string]any, selected labels.Selector) bool {
-	if selected.Empty() {
-		return true
-	}
-	set := labels.Set{}
-	given, _ := o["metadata"].(map[string]any)["labels"].(map[string]any)
-	for k, v := range given {
-		set[k] = fmt.Sprint(v)
-	}
-	return selected.Matches(set)
+	u := unstructured.Unstructured{Object: o}
+	return selected.Empty() || selected.Matches(labels.Set(u.GetLabels()))
 }
 
 // all returns the objects of a collection, sorted by name. The caller holds the lock.

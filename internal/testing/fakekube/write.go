@@ -191,8 +191,7 @@ func (s *Server) applied(p place, live *unstructured.Unstructured, body []byte, 
 	uid, version, was := string(next.GetUID()), next.GetResourceVersion(), live
 	kind := s.kindAt(p, next.GetKind())
 	if live == nil {
-		live = &unstructured.Unstructured{Object: map[string]any{}}
-		live.SetGroupVersionKind(kind)
+		live = empty(kind)
 		live.SetNamespace(p.namespace)
 		live.SetName(p.name)
 	}
@@ -222,8 +221,7 @@ func (s *Server) updated(p place, live, next *unstructured.Unstructured, q url.V
 		return nil, err
 	}
 	if live == nil {
-		live = &unstructured.Unstructured{Object: map[string]any{}}
-		live.SetGroupVersionKind(kind)
+		live = empty(kind)
 	} else {
 		next.SetUID(live.GetUID())
 	}
@@ -307,9 +305,11 @@ func (converter) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (
 func (converter) ConvertFieldLabel(schema.GroupVersionKind, string, string) (string, string, error) {
 	return "", "", errors.New("there are no field labels")
 }
-func (converter) Default(runtime.Object) {}
-func (converter) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+func (converter) Default(runtime.Object)                                   {}
+func (converter) New(kind schema.GroupVersionKind) (runtime.Object, error) { return empty(kind), nil }
+
+func empty(kind schema.GroupVersionKind) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	u.SetGroupVersionKind(kind)
-	return u, nil
+	return u
 }
