@@ -115,10 +115,10 @@ func (s *Server) changed1(p place, r *http.Request, body []byte) (int, *unstruct
 		if live == nil {
 			return 0, nil, apierrors.NewNotFound(p.resource(), p.name)
 		}
-		if next = live.DeepCopy(); kind != "application/json-patch+json" {
+		if kind != "application/json-patch+json" {
 			return 0, nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", p.resource(), p.name, "", 0, false)
 		}
-		if err = patch(next.Object, body); err != nil {
+		if next, err = patched(live, body); err != nil {
 			return 0, nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", p.resource(), p.name, err.Error(), 0, false)
 		}
 		next, err = s.updated(p, live, next, q)
