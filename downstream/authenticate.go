@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -105,7 +106,7 @@ func (s *Server) judge(c *conn) error {
 
 // watch checks a listener again and again, until ctx ends.
 func (s *Server) watch(ctx context.Context, l *Listener, a *authenticator) error {
-	tick := time.NewTicker(l.TLS.refresh())
+	tick := time.NewTicker(cmp.Or(l.TLS.Refresh, certRefresh))
 	defer tick.Stop()
 	for {
 		s.check(l, a)

@@ -91,12 +91,6 @@ func (d *draft) see(r *mirror.Resource) views.Origin {
 	return o
 }
 
-func (vs *viewSet) newDraft(x views.Selection) *draft {
-	d := &draft{cluster: x.Cluster, seen: map[views.Origin]struct{}{}}
-	d.accepts = x.Accepting(func(r *mirror.Resource) bool { return vs.known.Knows(d.see(r)) })
-	return d
-}
-
 // fill reads the content of a new view, and closes f.done. The caller does not hold mu.
 func (vs *viewSet) fill(ctx context.Context, v *view, f *filling, who viewer) (err error) {
 	defer func() {
@@ -138,7 +132,8 @@ func (vs *viewSet) fillSlot(ctx context.Context, who viewer) (release func(), er
 // fillRounds reads everything, and then, round by round, the keys that changed meanwhile. When they are few,
 // or after maxFillRounds, it reads them while it holds mu, and publishes the content.
 func (vs *viewSet) fillRounds(ctx context.Context, v *view, f *filling) error {
-	d := vs.newDraft(v.selection)
+	d := &draft{cluster: v.selection.Cluster, seen: map[views.Origin]struct{}{}}
+	d.accepts = v.selection.Accepting(func(r *mirror.Resource) bool { return vs.known.Knows(d.see(r)) })
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	for round := 0; ; round++ {

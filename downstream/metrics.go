@@ -46,6 +46,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return of.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
+	histogram := func(name, help string, buckets ...float64) prometheus.Histogram {
+		return of.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	}
 	m := &metrics{
 		clients: of.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "relay_downstream_clients", Help: "Connected clients, by protocol (sotw, delta)."}, []string{"protocol"}),
@@ -56,21 +59,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		panics:       counter("relay_downstream_panics_total", "Panics while a stream was served, which ended, or a change was pushed, which was left out."),
 		pushRequests: counterVec("relay_downstream_push_requests_total", "Merged changes that were pushed, by their reasons: one may have several.", "reason"),
 		pages:        counter("relay_downstream_pages_encoded_total", "Pages of resources encoded for SotW responses."),
-		latency: of.NewHistogram(prometheus.HistogramOpts{
-			Name:    "relay_downstream_push_latency_seconds",
-			Help:    "Time from the oldest change in a response being noticed to the response being handed to the client's transport.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}),
-		answers: of.NewHistogram(prometheus.HistogramOpts{
-			Name:    "relay_downstream_ack_latency_seconds",
-			Help:    "Time from a response being made for a client to the client's ACK or NACK, which includes the time in which the client reads it.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}),
-		distribution: of.NewHistogram(prometheus.HistogramOpts{
-			Name:    "relay_distribution_seconds",
-			Help:    "Time from the oldest change in a push to the ACK of the last client that was connected.",
-			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
-		}),
+		latency: histogram("relay_downstream_push_latency_seconds", "Time from the oldest change in a response being noticed to the response being handed to the client's transport.",
+			.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30),
+		answers: histogram("relay_downstream_ack_latency_seconds", "Time from a response being made for a client to the client's ACK or NACK, which includes the time in which the client reads it.",
+			.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60),
+		distribution: histogram("relay_distribution_seconds", "Time from the oldest change in a push to the ACK of the last client that was connected.",
+			.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300),
 		pushes: counterVec("relay_downstream_pushes_total", "Responses sent, by kind.", "kind"),
 		bytes:  counterVec("relay_downstream_push_bytes_total", "Encoded bytes of the responses sent, by kind.", "kind"),
 		acks:   counterVec("relay_downstream_acks_total", "Responses acknowledged by clients, by kind.", "kind"),

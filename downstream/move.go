@@ -91,7 +91,8 @@ func (vs *viewSet) assign(groups []*moveGroup) (changed bool) {
 	}
 	for _, p := range groups {
 		if p.view == nil && !vs.full() {
-			p.view = p.from.fork(p.to)
+			p.view = &view{selection: p.to} // with the content and the history of the view that the clients leave
+			p.from.each(func(t subscription.Type, c *snapshot.Collection) { p.view.byType.Store(t, c.Fork()) })
 			vs.copies.Add(1)
 			vs.put(p.view)
 		}
@@ -126,11 +127,4 @@ func groupMoves(moves []move) []*moveGroup {
 	}
 	slices.SortStableFunc(all, func(a, b *moveGroup) int { return cmp.Compare(len(b.members), len(a.members)) })
 	return all
-}
-
-// fork returns a derived view of another selection, with the content and the history of v.
-func (v *view) fork(to views.Selection) *view {
-	out := &view{selection: to}
-	v.each(func(t subscription.Type, c *snapshot.Collection) { out.byType.Store(t, c.Fork()) })
-	return out
 }

@@ -208,10 +208,8 @@ func (c *conn) await(nonce string) error {
 	if first {
 		c.server.refusals.Warn(c.server.log, "client sends requests too fast, they are delayed", "client", c.name(), "address", c.peer.Addr.String())
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 		return nil
 	case <-c.ctx.Done():
 		return status.FromContextError(c.ctx.Err()).Err()

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -91,9 +90,6 @@ func verified(p *peer.Peer) (state tls.ConnectionState, leaf *x509.Certificate) 
 	}
 	return info.State, leaf
 }
-
-// refresh returns the time between two checks of the files.
-func (t *TLS) refresh() time.Duration { return cmp.Or(t.Refresh, certRefresh) }
 
 // credentials returns the transport credentials of a listener.
 func (a *authenticator) credentials() credentials.TransportCredentials {
