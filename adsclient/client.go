@@ -179,7 +179,9 @@ func New(cfg Config, h Handler) *Client {
 	if cfg.Stamp == nil {
 		cfg.Stamp = func() string { return "" }
 	}
-	inFlight.admit(cfg.MaxResponseBytes)
+	inFlight.mu.Lock()
+	inFlight.limit = max(inFlight.limit, cfg.MaxResponseBytes+cfg.MaxResponseBytes/4)
+	inFlight.mu.Unlock()
 	return &Client{
 		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, noResume: map[string]bool{},
 		badDelta: map[string]*DeltaError{}, pinged: map[string]bool{},
@@ -263,12 +265,10 @@ func (c *Client) Relist() {
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	}
 }

@@ -43,13 +43,6 @@ func newBudget() *budget {
 	return b
 }
 
-// admit makes room for responses of this size.
-func (b *budget) admit(response int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.limit = max(b.limit, response+response/4)
-}
-
 // receiver counts the bytes that a connection has brought since the last response that was handled.
 // The lock of the budget guards its fields.
 type receiver struct {

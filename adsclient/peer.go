@@ -116,10 +116,8 @@ func (s *stream) peerInTime(ctx context.Context) (Peer, error) {
 		defer s.receiver.contain()
 		_, _ = s.peer()
 	}()
-	late := time.NewTimer(probeTimeout)
-	defer late.Stop()
 	select {
-	case <-late.C:
+	case <-time.After(probeTimeout):
 		return Peer{}, nil
 	case <-ctx.Done():
 		return Peer{}, ctx.Err()

@@ -157,7 +157,11 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	// A server may accept a connection but no stream (SETTINGS_MAX_CONCURRENT_STREAMS of 0). gRPC
 	// would wait for ever. Connecting has its own timeout.
 	late := time.AfterFunc(s.client.cfg.connectTimeout*3/2, func() { cancel(errNoStream) })
-	s.grpc, err = conn.NewStream(ctx, streamDesc, s.method())
+	method := sotwMethod
+	if s.protocol == Delta {
+		method = deltaMethod
+	}
+	s.grpc, err = conn.NewStream(ctx, streamDesc, method)
 	if !late.Stop() {
 		err = errNoStream
 	}
@@ -246,13 +250,6 @@ func (s *stream) received(err error) error {
 		s.client.noResume[s.address] = true
 	}
 	return err
-}
-
-func (s *stream) method() string {
-	if s.protocol == Delta {
-		return deltaMethod
-	}
-	return sotwMethod
 }
 
 func (s *stream) failed(err error) error {

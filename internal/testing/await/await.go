@@ -30,14 +30,13 @@ type T interface {
 // caller.
 func Until(t T, what string, ok func() bool, seen ...func() any) {
 	helper(t)
-	deadline := time.NewTimer(Limit)
-	defer deadline.Stop()
+	deadline := time.After(Limit)
 	ticks := time.NewTicker(look)
 	defer ticks.Stop()
 	for !ok() {
 		select {
 		case <-ticks.C:
-		case <-deadline.C:
+		case <-deadline:
 			t.Fatalf("waited %s in vain: %s%s", Limit, what, last(seen))
 			return
 		}
@@ -54,15 +53,13 @@ func Equal[V comparable](t T, what string, want V, get func() V) {
 // Value waits for a value of a channel, and fails the test after Limit, or when the channel is closed.
 func Value[V any](t T, what string, c <-chan V) (v V) {
 	helper(t)
-	deadline := time.NewTimer(Limit)
-	defer deadline.Stop()
 	select {
 	case got, open := <-c:
 		if !open {
 			t.Fatalf("closed before it was so: %s", what)
 		}
 		return got
-	case <-deadline.C:
+	case <-time.After(Limit):
 		t.Fatalf("waited %s in vain: %s", Limit, what)
 		return v
 	}
@@ -71,15 +68,14 @@ func Value[V any](t T, what string, c <-chan V) (v V) {
 // Closed waits until a channel is closed, skips the values before, and fails the test after Limit.
 func Closed[V any](t T, what string, c <-chan V) {
 	helper(t)
-	deadline := time.NewTimer(Limit)
-	defer deadline.Stop()
+	deadline := time.After(Limit)
 	for {
 		select {
 		case _, open := <-c:
 			if !open {
 				return
 			}
-		case <-deadline.C:
+		case <-deadline:
 			t.Fatalf("waited %s in vain: %s", Limit, what)
 			return
 		}

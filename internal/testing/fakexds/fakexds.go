@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	mcp "istio.io/api/mcp/v1alpha1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"meshrelay/internal/testing/await"
 )
@@ -84,8 +86,7 @@ type Server struct {
 	opened   int
 	nonce    int
 	version  int
-	deaf     chan struct{} // closed: the server does not read requests
-	deafness sync.Once
+	deaf     atomic.Bool // the server does not read requests
 }
 
 // session is one stream.
@@ -126,7 +127,6 @@ func Start(t *testing.T, s *Server, addr ...string) *Server {
 }
 
 func (s *Server) prepare(lis net.Listener) {
-	s.deaf = make(chan struct{})
 	s.has, s.withheld, s.streams = map[string][]Resource{}, map[string]bool{}, map[*session]struct{}{}
 	s.Addr = lis.Addr().String()
 	pings := keepalive.EnforcementPolicy{MinTime: 15 * time.Second} // as an istiod
@@ -166,7 +166,7 @@ func (s *Server) withholds(typeURL string) bool {
 }
 
 // StopReading makes the server read at most one more request of each stream.
-func (s *Server) StopReading() { s.deafness.Do(func() { close(s.deaf) }) }
+func (s *Server) StopReading() { s.deaf.Store(true) }
 
 // Fail makes every new stream end with err. With nil, new streams work again.
 func (s *Server) Fail(err error) {
@@ -323,12 +323,7 @@ func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Reques
 	md, _ := metadata.FromIncomingContext(stream.Context())
 	received := make(chan error, 1)
 	s.readers.Go(func() {
-		for {
-			select {
-			case <-s.deaf:
-				return
-			default:
-			}
+		for !s.deaf.Load() {
 			req, err := recv()
 			if err != nil {
 				received <- err
@@ -404,11 +399,8 @@ func (s *Server) handleNames(st *session, req Request) {
 	st.mu.Unlock()
 	added := req.Names
 	if !first {
-		before := make(map[string]bool, len(had))
-		for _, name := range had {
-			before[name] = true
-		}
-		added = slices.DeleteFunc(slices.Clone(added), func(name string) bool { return before[name] })
+		before := sets.New(had...)
+		added = slices.DeleteFunc(slices.Clone(added), before.Has)
 	}
 	if len(added) > 0 && !s.withholds(req.TypeURL) {
 		s.answerSotW(st, req.TypeURL, added)
