@@ -94,7 +94,7 @@ func (h *addressHealth) streamEnded(i int, err error) {
 		h.lost = err
 	}
 	h.addresses[i].Active = false
-	if moved := (*movedError)(nil); errors.As(err, &moved) {
+	if errors.As(err, new(*movedError)) {
 		err = nil
 	}
 	h.addresses[i].fail(err)

@@ -205,7 +205,7 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		i, stamp := way.next(), c.cfg.Stamp()
 		end := c.attempt(ctx, i)
-		if p := (*Panic)(nil); errors.As(end.err, &p) {
+		if p, is := errors.AsType[*Panic](end.err); is {
 			return p
 		}
 		if ctx.Err() != nil {
@@ -220,14 +220,12 @@ func (c *Client) Run(ctx context.Context) error {
 			c.patience = c.cfg.SyncTimeout
 		}
 		wait := rand.N(max(c.cfg.MinBackoff, 1)) // spreads the clients of a server that went away
-		var moved *movedError
-		var bad *DeltaError
-		switch {
-		case errors.As(end.err, &moved):
+		switch moved, is := errors.AsType[*movedError](end.err); {
+		case is:
 			way.begin(moved.to, i)
 			pause.stayed()
 			wait = 0
-		case errors.As(end.err, &bad):
+		case errors.As(end.err, new(*DeltaError)):
 			way.begin(i) // with SotW
 		case !end.synced.IsZero() && time.Since(end.synced) >= c.cfg.soon:
 			way.begin(i)

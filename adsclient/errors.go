@@ -83,22 +83,18 @@ func explain(err error) error {
 
 // cure returns what to do about an error of a connection, else an empty text.
 func cure(err error) string {
-	var plaintext tls.RecordHeaderError
-	var unknown x509.UnknownAuthorityError
-	var name x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	switch {
-	case errors.As(err, &plaintext):
+	switch invalid, is := errors.AsType[x509.CertificateInvalidError](err); {
+	case errors.As(err, new(tls.RecordHeaderError)):
 		return "the server speaks plaintext there: give its port for TLS, or set plaintext: true"
 	case errors.Is(err, errHTTP):
 		return "it may be the admin address of a relay: give the port for xDS"
 	case errors.Is(err, errHangsUp):
 		return "it may expect TLS: give its port for plaintext, or set tls"
-	case errors.As(err, &unknown):
+	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "tls.caFile must contain the root of the server's certificate"
-	case errors.As(err, &name):
+	case errors.As(err, new(x509.HostnameError)):
 		return "set tls.serverName to a name in the server's certificate"
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+	case is && invalid.Reason == x509.Expired:
 		return "renew the server's certificate, or correct the clocks"
 	case strings.Contains(err.Error(), "tls: certificate required"): // crypto/tls has no type for a server's alert
 		return "the server wants a client certificate: tls.certFile and tls.keyFile"

@@ -69,7 +69,7 @@ func (s *stream) handle(resp *Response, begins bool) (ack proto.Message, err err
 		resp.Relist = asked.CompareAndSwap(true, resp.Part) && !s.silent[resp.TypeURL]
 	}
 	rejected := s.client.handler.HandleResponse(resp)
-	if bad := (*DeltaError)(nil); resp.Delta && errors.As(rejected, &bad) {
+	if bad, is := errors.AsType[*DeltaError](rejected); resp.Delta && is {
 		return nil, bad
 	}
 	ack = s.acknowledge(resp, rejected)

@@ -57,7 +57,7 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer func() {
-		if p := (*Panic)(nil); errors.As(context.Cause(ctx), &p) {
+		if p, is := errors.AsType[*Panic](context.Cause(ctx)); is {
 			e.err = p
 		}
 	}()

@@ -69,9 +69,8 @@ func (v *validator) parse(data []byte) (*Config, error) {
 // document returns the only document of the file, or nil after a mistake.
 func (v *validator) document(data []byte) ast.Node {
 	bodies, err := yamlpos.Parse(data)
-	var syntax *yamlpos.SyntaxError
-	switch {
-	case errors.As(err, &syntax):
+	switch syntax, is := errors.AsType[*yamlpos.SyntaxError](err); {
+	case is:
 		v.note("", syntax.Line)
 		v.errorf("", "%s", syntax.Msg)
 		return nil

@@ -39,14 +39,12 @@ func (v *validator) ruleErrors(at string, err error) {
 		return
 	}
 	parts := []error{err}
-	var many *multierror.Error
-	if errors.As(err, &many) {
+	if many, is := errors.AsType[*multierror.Error](err); is {
 		parts = many.Errors
 	}
 	for _, p := range parts {
 		field, text := at, p.Error()
-		var rule *federation.RuleError
-		if errors.As(p, &rule) {
+		if rule, is := errors.AsType[*federation.RuleError](p); is {
 			field, text = join(at, rule.Field), rule.Err.Error()
 			if rule.Line > 0 {
 				text = fmt.Sprintf("line %d, column %d: %s", rule.Line, rule.Column, text)

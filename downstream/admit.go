@@ -51,8 +51,7 @@ func (s *Server) account(c *conn, err error) {
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && code != codes.Unavailable {
 		s.metrics.refused.WithLabelValues(code.String()).Inc()
 	}
-	var r *refusal.Error
-	if errors.As(err, &r) {
+	if r, is := errors.AsType[*refusal.Error](err); is {
 		s.refuse(s.log.With("listener", c.listener.Address), "client refused", c.who, c.peer.Addr, r.Reason, err)
 	}
 }

@@ -144,7 +144,5 @@ func (w watchedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 
 // isOfTheNetwork reports whether a handshake failed before the client's certificate was checked.
 func isOfTheNetwork(err error) bool {
-	var network net.Error
-	var record tls.RecordHeaderError
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) || errors.As(err, &record)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(net.Error)) || errors.As(err, new(tls.RecordHeaderError))
 }

@@ -63,8 +63,8 @@ func (m *Mistakes) Add(err error, field string, args ...any) {
 	if err == nil {
 		return
 	}
-	var rule *RuleError
-	if !errors.As(err, &rule) {
+	rule, is := errors.AsType[*RuleError](err)
+	if !is {
 		rule = &RuleError{Field: fmt.Sprintf(field, args...), Err: err}
 	}
 	m.all = multierror.Append(m.all, rule)

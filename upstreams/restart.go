@@ -48,7 +48,7 @@ func restart(ctx context.Context, log *slog.Logger, least time.Duration, run fun
 		}
 		next := pauses.NextBackOff()
 		args := []any{"err", err, "pause", next.Round(time.Millisecond)}
-		if p := (*mirror.Panic)(nil); errors.As(err, &p) && p.Value != last {
+		if p, is := errors.AsType[*mirror.Panic](err); is && p.Value != last {
 			last = p.Value
 			args = append(args, "stack", p.Stack)
 		}

@@ -63,8 +63,7 @@ func (e *Error) GRPCStatus() *status.Status { return e.st }
 
 // Is reports whether an error is an Error.
 func Is(err error) bool {
-	var e *Error
-	return errors.As(err, &e)
+	return errors.As(err, new(*Error))
 }
 
 // Bounded cuts a client's text to 1024 bytes, for logs and statuses.

@@ -10,8 +10,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Level is the outcome of a check.
@@ -60,13 +61,13 @@ func Doubt(check, target, what, why, fix string) Finding {
 
 // Worst returns the worst level of findings. It is OK when there are none.
 func Worst(all []Finding) Level {
-	worst := OK
-	for _, f := range all {
-		if f.Level == Failed || f.Level == Warning && worst == OK {
-			worst = f.Level
-		}
+	switch {
+	case Count(all, Failed) > 0:
+		return Failed
+	case Count(all, Warning) > 0:
+		return Warning
 	}
-	return worst
+	return OK
 }
 
 // Count returns the number of findings of a level.
@@ -93,20 +94,19 @@ const maxAtOnce = 16
 // in the order of checks, after all have returned.
 func Run(ctx context.Context, limit time.Duration, checks []Check) []Finding {
 	found := make([][]Finding, len(checks))
-	slots := make(chan struct{}, maxAtOnce)
-	var group sync.WaitGroup
+	var group errgroup.Group
+	group.SetLimit(maxAtOnce)
 	for i, c := range checks {
-		slots <- struct{}{}
-		group.Go(func() {
-			defer func() { <-slots }()
+		group.Go(func() error {
 			bounded, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
 			found[i] = c.Run(bounded)
 			for k := range found[i] {
 				found[i][k].Upstream, found[i][k].Clusters = c.Upstream, c.Clusters
 			}
+			return nil
 		})
 	}
-	group.Wait()
+	_ = group.Wait() // no check returns an error
 	return slices.Concat(found...)
 }

@@ -90,8 +90,7 @@ func late(err error) bool {
 
 // cause returns the innermost text of an error of a connection.
 func cause(err error) string {
-	var op *net.OpError
-	if errors.As(err, &op) && op.Err != nil {
+	if op, is := errors.AsType[*net.OpError](err); is && op.Err != nil {
 		return op.Err.Error()
 	}
 	return err.Error()
@@ -130,9 +129,8 @@ func (s Server) takesTLS(ctx context.Context) bool {
 	}
 	defer conn.Close()
 	err = tls.Client(conn, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}).HandshakeContext(ctx) //nolint:gosec // nothing is sent after the handshake
-	var alert tls.AlertError
-	var net *net.OpError
-	return err == nil || errors.As(err, &alert) || errors.As(err, &net) && net.Op == "remote error"
+	op, is := errors.AsType[*net.OpError](err)
+	return err == nil || errors.As(err, new(tls.AlertError)) || is && op.Op == "remote error"
 }
 
 // secure checks TLS. Its handshake does not verify, so that it can explain what is wrong with the
@@ -172,8 +170,7 @@ func (s Server) secure(ctx context.Context, conn net.Conn, host string) []Findin
 }
 
 func (s Server) noHandshake(err error) Finding {
-	var record tls.RecordHeaderError
-	if errors.As(err, &record) {
+	if record, is := errors.AsType[tls.RecordHeaderError](err); is {
 		why := "its answer to the handshake is not TLS"
 		if strings.HasPrefix(string(record.RecordHeader[:]), "HTTP/") {
 			why = "it answers HTTP without TLS"
@@ -217,8 +214,7 @@ func (s Server) chain(cfg *tls.Config, certificates []*x509.Certificate) (f Find
 	if err == nil {
 		return Finding{}, false
 	}
-	var unknown x509.UnknownAuthorityError
-	if errors.As(err, &unknown) {
+	if errors.As(err, new(x509.UnknownAuthorityError)) {
 		return Bad("tls", s.Address, "the certificate of the server is signed by a root that is not trusted",
 			fmt.Sprintf("it is signed by %s, which is not among the roots in %s", nameOf(certificates[len(certificates)-1].Issuer.String()), s.Roots),
 			"put the root of that mesh into tls.caFile: kubectl get configmap istio-ca-root-cert -n istio-system -o jsonpath='{.data.root-cert\\.pem}'"), true

@@ -94,8 +94,7 @@ func ParseDocument(text []byte, source string) (d *Document) {
 	bodies, err := yamlpos.Parse(text)
 	if err != nil {
 		p := Problem{Reason: "the document " + err.Error()}
-		var syntax *yamlpos.SyntaxError
-		if errors.As(err, &syntax) {
+		if syntax, is := errors.AsType[*yamlpos.SyntaxError](err); is {
 			p.Line = syntax.Line - 1
 		}
 		d.refuse(p)
@@ -154,8 +153,7 @@ func (d *Document) object(node ast.Node, value any, source string) {
 	if namespace := textOf(metadata, "namespace"); namespace != "" {
 		name = namespace + "/" + name
 	}
-	var at *FieldError
-	if errors.As(err, &at) {
+	if at, is := errors.AsType[*FieldError](err); is {
 		line = yamlpos.LineAt(node, at.Path...) - 1
 	}
 	d.refuse(Problem{

@@ -77,8 +77,7 @@ func parse(text []byte, most int, l Limits) ([]ast.Node, error) {
 
 // ErrorOf returns an error of the YAML library as a SyntaxError with its line.
 func ErrorOf(err error) *SyntaxError {
-	var e yaml.Error
-	if errors.As(err, &e) && e.GetToken() != nil && e.GetToken().Position != nil {
+	if e, is := errors.AsType[yaml.Error](err); is && e.GetToken() != nil && e.GetToken().Position != nil {
 		msg := e.GetMessage()
 		if strings.Contains(msg, "character '\t'") { // a tab in a message is invisible
 			msg = "the line begins with a tab: indent YAML with spaces"

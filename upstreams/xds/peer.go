@@ -23,11 +23,10 @@ func (s *Source) met(p adsclient.Peer) {
 
 // followPeer updates MayWait to the state of the connection.
 func (s *Source) followPeer(state adsclient.State) {
-	var same *adsclient.SameNameError
 	switch {
 	case state.Phase == adsclient.Streaming: // met has set it for this stream
 	case state.Phase == adsclient.Connecting && s.sameName(): // stays until the server answers
-	case state.Phase != adsclient.Connecting && state.Phase != adsclient.Connected && errors.As(state.Err, &same):
+	case state.Phase != adsclient.Connecting && state.Phase != adsclient.Connected && errors.As(state.Err, new(*adsclient.SameNameError)):
 		s.st.MayWait = upstreams.MayWaitSameName
 	default:
 		s.st.MayWait = ""
@@ -123,8 +122,8 @@ func (s *Source) lose(state adsclient.State) {
 	}
 	if state.Err != nil {
 		text := state.Err.Error()
-		switch bad := (*adsclient.DeltaError)(nil); {
-		case errors.As(state.Err, &bad):
+		switch {
+		case errors.As(state.Err, new(*adsclient.DeltaError)):
 			s.log.Warn("delta left for SotW", "address", state.Address, "err", state.Err)
 		case state.Answered && state.Phase == adsclient.Disconnected:
 			s.log.Info("stream ended, reconnecting", "address", state.Address, "err", state.Err)

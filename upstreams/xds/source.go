@@ -233,7 +233,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 		g.Go(func() error { return upstreams.Contain(func() error { return s.endpoints.run(ctx) }) })
 	}
 	err := g.Wait()
-	if p := (*adsclient.Panic)(nil); errors.As(err, &p) {
+	if p, is := errors.AsType[*adsclient.Panic](err); is {
 		return (*mirror.Panic)(p)
 	}
 	return err

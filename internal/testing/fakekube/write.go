@@ -80,9 +80,8 @@ func (s *Server) change(w http.ResponseWriter, r *http.Request) {
 			answer, err = json.Marshal(o.Object)
 		}
 	})
-	var status *apierrors.StatusError
-	switch {
-	case errors.As(err, &status):
+	switch status, is := errors.AsType[*apierrors.StatusError](err); {
+	case is:
 		refuse(w, status)
 	case err != nil:
 		Fail(w, http.StatusInternalServerError, err.Error())
