@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"path/filepath"
@@ -91,25 +92,16 @@ func (c *Config) FitMemory(limit int64) {
 	}
 	for i := range c.Upstreams { // may be empty before clusters are found
 		l := &c.Upstreams[i].Limits
-		if l.MaxBytes == 0 {
-			l.MaxBytes = int(max(limit/2/int64(len(c.Upstreams)), 1))
-		}
-		if l.MaxResponseBytes == 0 {
-			l.MaxResponseBytes = int(min(max(limit/8, 1), mostResponse))
-		}
+		l.MaxBytes = cmp.Or(l.MaxBytes, int(max(limit/2/int64(len(c.Upstreams)), 1)))
+		l.MaxResponseBytes = cmp.Or(l.MaxResponseBytes, int(min(max(limit/8, 1), mostResponse)))
 	}
 }
 
 // fitMemory sets the unset limits of clients, so that the streams of all peers fit in the memory limit. docs/attacks.md
 // has the sum.
 func (d *Downstream) fitMemory(limit int64) {
-	set := func(to *int, value, least, most int64) {
-		if *to == 0 {
-			*to = int(min(max(value, least), most))
-		}
-	}
-	set(&d.MaxStreams, (limit-besideStreams)/streamMemory, 1000, 20_000)
-	set(&d.MaxRequestBytes, limit/96, 4<<20, 32<<20)
+	d.MaxStreams = cmp.Or(d.MaxStreams, int(min(max((limit-besideStreams)/streamMemory, 1000), 20_000)))
+	d.MaxRequestBytes = cmp.Or(d.MaxRequestBytes, int(min(max(limit/96, 4<<20), 32<<20)))
 }
 
 // OpenEnded is a duration that may have no end. Its text is that of a Duration, or never or

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -67,11 +68,7 @@ func (t trust) of(leaf *x509.Certificate) (*x509.CertPool, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := t[id.TrustDomain().Name()]
-	if own == nil {
-		own = t[""]
-	}
-	switch {
+	switch own := cmp.Or(t[id.TrustDomain().Name()], t[""]); {
 	case own != nil:
 		return own.Get(), nil
 	case id.IsZero():

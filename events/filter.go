@@ -51,13 +51,10 @@ func (f *Filter) matches(e *Event) bool {
 }
 
 func (f *Filter) picksResources(r *Resources) bool {
-	if r == nil {
-		return false
-	}
-	return r.Elsewhere > 0 || slices.ContainsFunc(r.Groups, func(g Group) bool {
+	return r != nil && (r.Elsewhere > 0 || slices.ContainsFunc(r.Groups, func(g Group) bool {
 		return (f.Namespace == "" || f.Namespace == g.Namespace) &&
 			(len(f.Kinds) == 0 || slices.Contains(f.Kinds, g.Kind))
-	})
+	}))
 }
 
 func (f *Filter) picksText(e *Event) bool {

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 )
@@ -87,9 +88,7 @@ func (s *Store) replace(old, cur *Resource) {
 	if old.Equal(cur) {
 		return
 	}
-	if cur == nil {
-		cur = old
-	}
+	cur = cmp.Or(cur, old)
 	for _, q := range s.followers {
 		q.mark(cur.ref(), s)
 	}

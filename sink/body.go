@@ -124,13 +124,9 @@ func (e *engine) bodyOf(w wanted, version string) (*body, plan.Digest, error) {
 		return nil, plan.Digest{}, err
 	}
 	digest := xxh3.Hash128(text)
-	annotations[digestAnnotation] = digestText(digest)
+	sum := digest.Bytes()
+	annotations[digestAnnotation] = base64.RawURLEncoding.EncodeToString(sum[:])
 	return b, digest, nil
-}
-
-func digestText(d plan.Digest) string {
-	sum := d.Bytes()
-	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
 // digestOf parses a digest, and returns the zero Digest for any other text.

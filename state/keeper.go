@@ -96,9 +96,7 @@ type Status struct {
 // Open opens the store. It fails only with ErrLaterFormat. Another error is in the Keeper's Status, and
 // Run tries again.
 func Open(store Store, o Options) (*Keeper, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	path := store.Info().Path
 	k := &Keeper{
 		store: store, path: path, log: o.Logger.With("path", path), busy: make(chan struct{}, 1), closing: make(chan struct{}),

@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"maps"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -73,11 +74,7 @@ func (a *Admission) sweep() {
 	if len(a.byKey) < 2*a.swept+few {
 		return
 	}
-	for key, p := range a.byKey {
-		if p.gone(false) {
-			delete(a.byKey, key)
-		}
-	}
+	maps.DeleteFunc(a.byKey, func(_ string, p *Peer) bool { return p.gone(false) })
 	a.swept = len(a.byKey)
 }
 

@@ -35,9 +35,7 @@ func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)
 	for _, w := range s.sorted {
 		st, ok, err := step{}, false, error(nil)
 		snap := newest(w.Type)
-		if w.began == 0 {
-			w.began = max(snap.Rev, 1)
-		}
+		w.began = cmp.Or(w.began, max(snap.Rev, 1))
 		if s.delta {
 			st, ok, err = w.planDelta(snap, s.controlPlane, s.partBytes())
 		} else {

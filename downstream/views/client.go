@@ -1,6 +1,7 @@
 package views
 
 import (
+	"cmp"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -37,9 +38,7 @@ func ParseNode(node *corev3.Node) (Client, error) {
 		// expects this server.
 		c.ClusterID = refusal.Bounded(own.GetStringValue())
 	}
-	if c.Namespace == "" {
-		c.Namespace = namespaceOfID(node.GetId())
-	}
+	c.Namespace = cmp.Or(c.Namespace, namespaceOfID(node.GetId()))
 	return c, nil
 }
 

@@ -61,11 +61,8 @@ func (e *entry) describes(other *entry) bool {
 }
 
 // portsIn returns the ports of e that another entry has, too.
-func (e *entry) portsIn(other *entry) (out []*networking.ServicePort) {
-	for _, p := range e.Ports {
-		if slices.ContainsFunc(other.Ports, func(o *networking.ServicePort) bool { return o.GetNumber() == p.GetNumber() }) {
-			out = append(out, p)
-		}
-	}
-	return out
+func (e *entry) portsIn(other *entry) []*networking.ServicePort {
+	return slices.DeleteFunc(slices.Clone(e.Ports), func(p *networking.ServicePort) bool {
+		return !slices.ContainsFunc(other.Ports, func(o *networking.ServicePort) bool { return o.GetNumber() == p.GetNumber() })
+	})
 }

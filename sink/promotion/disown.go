@@ -3,6 +3,7 @@ package promotion
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,12 +73,9 @@ func (r *run) clean(m metav1.ObjectMeta) (ops []operation) {
 			ops = append(ops, operation{Op: "remove", Path: at("annotations", key)})
 		}
 	}
-	others := []metav1.ManagedFieldsEntry{}
-	for _, entry := range m.ManagedFields {
-		if entry.Manager != ObjectName(r.Sink) {
-			others = append(others, entry)
-		}
-	}
+	others := slices.DeleteFunc(slices.Clone(m.ManagedFields), func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager == ObjectName(r.Sink)
+	})
 	switch {
 	case len(others) == len(m.ManagedFields):
 		return ops

@@ -49,10 +49,7 @@ type Store struct {
 
 // New returns the store in a directory. Open makes the directory when it is missing.
 func New(dir string, log *slog.Logger) *Store {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Store{dir: dir, log: log, info: state.Info{Path: Path(dir)}}
+	return &Store{dir: dir, log: cmp.Or(log, slog.New(slog.DiscardHandler)), info: state.Info{Path: Path(dir)}}
 }
 
 // Open implements state.Store.

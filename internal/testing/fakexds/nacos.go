@@ -1,6 +1,7 @@
 package fakexds
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -173,9 +174,7 @@ func (s Service) nacos(of *registered) Resource {
 				labels[k] = v
 			}
 		}
-		if port.Number == 0 {
-			port.Number = i.Port
-		}
+		port.Number = cmp.Or(port.Number, i.Port)
 		se.Endpoints = append(se.Endpoints, &networking.WorkloadEntry{Address: i.IP, Weight: i.Weight, Labels: labels, Ports: map[string]uint32{protocol: i.Port}})
 	}
 	port.Name, port.Protocol = protocol, strings.ToUpper(protocol)
