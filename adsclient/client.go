@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+
+	"meshrelay/internal/panics"
 )
 
 // Protocol is a variant of xDS.
@@ -191,7 +193,7 @@ func New(cfg Config, h Handler) *Client {
 }
 
 // Run connects and reconnects until ctx ends. Then it returns nil. It is called once. After a panic in a goroutine of
-// its own it returns a Panic. A panic of the handler may also be one of Run.
+// its own it returns a panics.Panic. A panic of the handler may also be one of Run.
 func (c *Client) Run(ctx context.Context) error {
 	pause := newPauses(c.cfg.MinBackoff, c.cfg.MaxBackoff, c.cfg.DeniedBackoff)
 	way := route{addresses: len(c.cfg.Addresses)}
@@ -205,7 +207,7 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		i, stamp := way.next(), c.cfg.Stamp()
 		end := c.attempt(ctx, i)
-		if p, is := errors.AsType[*Panic](end.err); is {
+		if p, is := errors.AsType[*panics.Panic](end.err); is {
 			return p
 		}
 		if ctx.Err() != nil {

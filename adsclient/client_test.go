@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/panics"
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
@@ -525,15 +525,8 @@ func TestAPanicEndsRun(t *testing.T) {
 			}
 			change(&cfg, h)
 			c := New(cfg, h)
-			err := func() (err error) {
-				defer func() {
-					if v := recover(); v != nil { // names are asked for in Run, too
-						err = &Panic{fmt.Sprint(v), string(debug.Stack())}
-					}
-				}()
-				return c.Run(t.Context())
-			}()
-			var p *Panic
+			err := panics.Contain(func() error { return c.Run(t.Context()) }) // names are asked for in Run, too
+			var p *panics.Panic
 			if !errors.As(err, &p) || p.Value != "injected" || !strings.Contains(p.Stack, "client_test.go") {
 				t.Errorf("Run returns %v", err)
 			}

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"unicode"
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/internal/panics"
 	"meshrelay/internal/text"
 )
 
@@ -158,21 +158,9 @@ func clean(s string) string {
 
 func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "�") }
 
-// Panic is a panic in a goroutine of a Client, which has ended its stream.
-type Panic struct {
-	// Value is the argument of panic, and Stack the stack. Both are bounded.
-	Value, Stack string
-}
-
-// Error implements error.
-func (p *Panic) Error() string { return "internal error of the relay: " + p.Value }
-
-// maxStack bounds the stack of a Panic, in bytes.
-const maxStack = 16 << 10
-
-// contain, deferred, makes a panic end the streams of the connection, and Client.Run.
-func (r *receiver) contain() {
-	if v := recover(); v != nil {
-		r.cancel(&Panic{text.Shorten(fmt.Sprint(v), maxErrorText), text.Shorten(string(debug.Stack()), maxStack)})
+// contain calls f. A panic of f ends the streams of the connection, and Client.Run.
+func (r *receiver) contain(f func()) {
+	if p := panics.Try(f); p != nil {
+		r.cancel(p)
 	}
 }

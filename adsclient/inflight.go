@@ -147,10 +147,11 @@ type countedCreds struct {
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (c countedCreds) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (_ net.Conn, _ credentials.AuthInfo, err error) {
-	defer c.receiver.contain() // it runs in a goroutine of gRPC
+func (c countedCreds) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (secure net.Conn, info credentials.AuthInfo, err error) {
 	err = errPanic
-	secure, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, conn)
+	c.receiver.contain(func() { // it runs in a goroutine of gRPC
+		secure, info, err = c.TransportCredentials.ClientHandshake(ctx, authority, conn)
+	})
 	if err != nil {
 		return secure, info, err
 	}
@@ -167,9 +168,10 @@ type countedConn struct {
 	receiver *receiver
 }
 
-func (c countedConn) Read(b []byte) (int, error) {
-	defer c.receiver.contain() // a goroutine of gRPC reads
-	n, err := c.Conn.Read(b)
-	c.receiver.take(n)
+func (c countedConn) Read(b []byte) (n int, err error) {
+	c.receiver.contain(func() { // a goroutine of gRPC reads
+		n, err = c.Conn.Read(b)
+		c.receiver.take(n)
+	})
 	return n, err
 }

@@ -113,8 +113,7 @@ func (s *stream) peerInTime(ctx context.Context) (Peer, error) {
 	done := make(chan struct{}) // the goroutine ends with the stream at the latest
 	go func() {
 		defer close(done)
-		defer s.receiver.contain()
-		_, _ = s.peer()
+		s.receiver.contain(func() { _, _ = s.peer() })
 	}()
 	select {
 	case <-time.After(probeTimeout):

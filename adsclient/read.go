@@ -16,7 +16,6 @@ import (
 // read passes responses to the handler until the stream ends. It never waits for the writer: a
 // server that sends without reading would then block both.
 func (s *stream) read() (answered bool, err error) {
-	defer s.receiver.contain()
 	for {
 		resp, err := s.receive()
 		if err != nil {

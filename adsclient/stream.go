@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"meshrelay/internal/panics"
 )
 
 const (
@@ -57,7 +59,7 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer func() {
-		if p, is := errors.AsType[*Panic](context.Cause(ctx)); is {
+		if p, is := errors.AsType[*panics.Panic](context.Cause(ctx)); is {
 			e.err = p
 		}
 	}()
@@ -211,18 +213,19 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	// Write requests while reading responses. Otherwise both sides could fill their windows, and
 	// wait for each other for ever.
 	var others sync.WaitGroup
-	others.Go(func() { defer s.receiver.contain(); s.write(ctx, first) })
-	others.Go(func() { defer s.receiver.contain(); s.watchdog(ctx, cancel) })
+	start := func(f func()) { others.Go(func() { s.receiver.contain(f) }) }
+	start(func() { s.write(ctx, first) })
+	start(func() { s.watchdog(ctx, cancel) })
 	if !meets {
 		// A relay sends headers before it answers, an istiod with its first answer.
-		others.Go(func() {
-			defer s.receiver.contain()
+		start(func() {
 			if err := s.greet(); err != nil {
 				cancel(err)
 			}
 		})
 	}
-	answered, err := s.read()
+	var answered bool
+	s.receiver.contain(func() { answered, err = s.read() })
 	why := context.Cause(ctx)
 	cancel(nil)
 	others.Wait()

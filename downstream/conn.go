@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,6 +22,7 @@ import (
 	"meshrelay/downstream/views"
 	"meshrelay/events"
 	"meshrelay/internal/identity"
+	"meshrelay/internal/panics"
 )
 
 const (
@@ -141,15 +141,14 @@ func (c *conn) status() error {
 }
 
 // guard runs f, and returns a panic of f as an error, so that the panic ends only this stream.
-func (c *conn) guard(f func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			c.server.metrics.panics.Inc()
-			c.server.panicLog.Log(c.server.log, slog.LevelError, "panic while serving a stream", "client", c.name(), "panic", r, "stack", string(debug.Stack()))
-			err = status.Error(codes.Internal, "internal error; see the relay's log")
-		}
-	}()
-	return f()
+func (c *conn) guard(f func() error) error {
+	err := panics.Contain(f)
+	if p := (*panics.Panic)(nil); errors.As(err, &p) {
+		c.server.metrics.panics.Inc()
+		c.server.panicLog.Log(c.server.log, slog.LevelError, "panic while serving a stream", "client", c.name(), "panic", p.Value, "stack", p.Stack)
+		return status.Error(codes.Internal, "internal error; see the relay's log")
+	}
+	return err
 }
 
 func (c *conn) close(err error) {

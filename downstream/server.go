@@ -23,6 +23,7 @@ import (
 	"meshrelay/downstream/views"
 	"meshrelay/events"
 	"meshrelay/internal/loglimit"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/push"
 )
@@ -319,7 +320,7 @@ func (s *Server) Push(req *push.Request) {
 }
 
 // panicked counts and logs a panic during a push.
-func (s *Server) panicked(item string, p *mirror.Panic) {
+func (s *Server) panicked(item string, p *panics.Panic) {
 	s.metrics.panics.Inc()
 	s.panicLog.Log(s.log, slog.LevelError, "panic while pushing", "item", item, "panic", p.Value, "panics", s.panics.Add(1), "stack", p.Stack)
 }

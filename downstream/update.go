@@ -10,6 +10,7 @@ import (
 
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 )
 
@@ -44,13 +45,11 @@ func (vs *viewSet) open(now time.Time) {
 
 // try runs f. ok is false after a panic, which try reports.
 func (vs *viewSet) try(item string, f func() bool) (result, ok bool) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			vs.panicked(item, p)
-			result, ok = false, false
-		}
-	}()
-	return f(), true
+	p := panics.Try(func() { result = f() })
+	if p != nil {
+		vs.panicked(item, p)
+	}
+	return result, p == nil
 }
 
 // update updates all views with the present content of some keys, or of all. It reports whether any view has
@@ -140,21 +139,18 @@ func (l *items) read(from *reader, updates []snapshot.Update) {
 		return
 	}
 	var reading sync.WaitGroup
-	var panicked atomic.Bool
+	var panicked atomic.Pointer[panics.Panic]
 	for first := 0; first < len(l.all); first += part {
 		end := min(first+part, len(l.all))
 		reading.Go(func() {
-			defer func() {
-				if recover() != nil {
-					panicked.Store(true)
-				}
-			}()
-			readPart(from, l.all[first:end], updates[first:end])
+			if p := panics.Try(func() { readPart(from, l.all[first:end], updates[first:end]) }); p != nil {
+				panicked.Store(p)
+			}
 		})
 	}
 	reading.Wait()
-	if panicked.Load() {
-		readPart(from, l.all, updates) // panic again in the caller's goroutine
+	if p := panicked.Load(); p != nil {
+		panic(p) // in the caller's goroutine
 	}
 }
 

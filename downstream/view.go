@@ -16,7 +16,7 @@ import (
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
 	"meshrelay/downstream/views"
-	"meshrelay/mirror"
+	"meshrelay/internal/panics"
 )
 
 // maxViews bounds the derived views. Clients decide their number by the clusters and revisions that they
@@ -64,7 +64,7 @@ func (v *view) each(f func(subscription.Type, *snapshot.Collection)) {
 type viewSet struct {
 	resources Resources
 	// panicked is called after a panic over an item, or over several items if the name is empty.
-	panicked func(item string, p *mirror.Panic)
+	panicked func(item string, p *panics.Panic)
 	started  atomic.Bool // set before open reads everything
 	// copies counts the derived views, including forks. It is increased before a view is filled.
 	copies atomic.Int64
@@ -81,7 +81,7 @@ type viewSet struct {
 
 func newViews(resources Resources) *viewSet {
 	return &viewSet{
-		resources: resources, panicked: func(string, *mirror.Panic) {}, base: &view{}, fills: semaphore.NewWeighted(maxFills),
+		resources: resources, panicked: func(string, *panics.Panic) {}, base: &view{}, fills: semaphore.NewWeighted(maxFills),
 		derived: map[views.Selection]*view{}, forks: map[*view]struct{}{}, known: views.NewKnown(),
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"unique"
+
+	"meshrelay/internal/panics"
 )
 
 // Source is a store that the Aggregate merges, with the name of its upstream.
@@ -37,7 +39,7 @@ func (c Change) Visible() bool { return !c.Old.Equal(c.New) }
 type Aggregate struct {
 	queue    *queue
 	handlers []func(Change)
-	panicked []func(Key, *Panic)
+	panicked []func(Key, *panics.Panic)
 
 	contents // the merged view
 	// mu also guards all below.
@@ -60,8 +62,8 @@ type change struct {
 	old, cur *Resource
 	// resolution is nil when there are less than two copies.
 	resolution *Resolution
-	panicked   *Panic // while the key was merged
-	allocates  bool   // whether a copy does
+	panicked   *panics.Panic // while the key was merged
+	allocates  bool          // whether a copy does
 }
 
 // batchLen is how many keys are merged under one lock.
@@ -131,7 +133,7 @@ func (a *Aggregate) next(batch []change) []change {
 	}
 	for i := range batch {
 		c := &batch[i]
-		if c.panicked = Try(func() { a.merge(c) }); c.panicked != nil {
+		if c.panicked = panics.Try(func() { a.merge(c) }); c.panicked != nil {
 			// The served resource stays until a copy changes.
 			c.old = a.index.get(c.ref)
 			c.cur, c.resolution = c.old, nil
@@ -224,14 +226,14 @@ func (a *Aggregate) deliver(batch []change) {
 		a.report(c.ref, c.panicked)
 		told := Change{Key: c.key(), Old: c.old, New: c.cur, Resolution: c.resolution}
 		for _, h := range a.handlers {
-			a.report(c.ref, Try(func() { h(told) }))
+			a.report(c.ref, panics.Try(func() { h(told) }))
 		}
 	}
 	a.queue.done(len(batch))
 }
 
 // report calls the panic handlers, unless p is nil.
-func (a *Aggregate) report(r ref, p *Panic) {
+func (a *Aggregate) report(r ref, p *panics.Panic) {
 	if p == nil {
 		return
 	}
@@ -276,7 +278,7 @@ func (a *Aggregate) RegisterHandler(h func(Change)) { a.handlers = append(a.hand
 
 // RegisterPanicHandler adds a handler for each panic of a Policy or of a handler, before Run is called. It may run
 // on any goroutine.
-func (a *Aggregate) RegisterPanicHandler(h func(key Key, p *Panic)) {
+func (a *Aggregate) RegisterPanicHandler(h func(key Key, p *panics.Panic)) {
 	a.panicked = append(a.panicked, h)
 }
 

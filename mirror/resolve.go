@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/zeebo/xxh3"
+
+	"meshrelay/internal/panics"
 )
 
 // maxGroup bounds the keys that are merged into one. The cost of a change grows with the square of their number.
@@ -68,7 +70,7 @@ func (a *Aggregate) Apart(keys []Key) (reason string) {
 func (a *Aggregate) Select(key Key, cluster string, accept func(*Resource) bool) (selected *Resource) {
 	k := refOf(key)
 	a.mu.RLock()
-	p := Try(func() {
+	p := panics.Try(func() {
 		// The merged view may be older than the copies, and have a resource that accept refuses.
 		selected, _ = a.serve(k, cluster, accept)
 	})
@@ -137,7 +139,7 @@ func (a *Aggregate) resolveKey(k ref, accept func(*Resource) bool) Resolution {
 // is resolved.
 func mergeOthers(policy Policy, copies []Copy) (v Decision, ok bool) {
 	v.Winner = -1
-	p := Try(func() { v = policy.Merge(copies) })
+	p := panics.Try(func() { v = policy.Merge(copies) })
 	return v, p == nil
 }
 

@@ -26,6 +26,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/loglimit"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/sink/lease"
 	"meshrelay/sink/plan"
@@ -112,7 +113,7 @@ type engine struct {
 	cancel   context.CancelFunc
 
 	followers sync.WaitGroup
-	failure   atomic.Pointer[mirror.Panic]
+	failure   atomic.Pointer[panics.Panic]
 
 	marks struct {
 		sync.Mutex // guards all below
@@ -312,7 +313,7 @@ func (e *engine) run(ctx context.Context) {
 
 // contain calls f. A panic ends the sink, and no other part of the relay.
 func (e *engine) contain(f func()) {
-	if p := mirror.Try(f); p != nil {
+	if p := panics.Try(f); p != nil {
 		if e.failure.CompareAndSwap(nil, p) {
 			e.log.Error("sink failed", "err", p)
 		}

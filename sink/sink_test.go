@@ -405,15 +405,17 @@ func TestAPanicEndsOnlyTheSink(t *testing.T) {
 		w := newWorld(t, func(w *world) {
 			w.spec.Accepts = func(*mirror.Resource) bool { panic("test") }
 		})
-		w.deps.Resources = panics{w.aggregate}
+		w.deps.Resources = brittleView{w.aggregate}
 		w.many(1)
 		w.start().until("it is told", func() bool { return w.status().State == "failed" })
 	})
 }
 
-type panics struct{ Resources }
+type brittleView struct{ Resources }
 
-func (panics) Select(mirror.Key, string, func(*mirror.Resource) bool) *mirror.Resource { panic("test") }
+func (brittleView) Select(mirror.Key, string, func(*mirror.Resource) bool) *mirror.Resource {
+	panic("test")
+}
 
 func TestAKindThatMayNotBeListedIsToldAndDoesNotStopOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"meshrelay/mirror"
+	"meshrelay/internal/panics"
 )
 
 // Bounds of the pauses after failures. After a run of mostPause, the next pause is short again.
@@ -16,15 +16,6 @@ const (
 	leastPause = time.Second
 	mostPause  = 5 * time.Minute
 )
-
-// Contain calls f, and returns a panic of f as an error. Every goroutine that a source starts uses it: a panic would
-// end the process.
-func Contain(f func() error) (err error) {
-	if p := mirror.Try(func() { err = f() }); p != nil {
-		return p
-	}
-	return err
-}
 
 // Restart calls run until run returns nil, or ctx ends. After a panic or an error it logs that, calls failed, and
 // pauses before it calls run again. It logs the stack of a panic that repeats once.
@@ -38,7 +29,7 @@ func restart(ctx context.Context, log *slog.Logger, least time.Duration, run fun
 	pauses.Reset()
 	for last := ""; ; {
 		began := time.Now()
-		err := Contain(func() error { return run(ctx) })
+		err := panics.Contain(func() error { return run(ctx) })
 		if err == nil {
 			return
 		}
@@ -48,12 +39,12 @@ func restart(ctx context.Context, log *slog.Logger, least time.Duration, run fun
 		}
 		next := pauses.NextBackOff()
 		args := []any{"err", err, "pause", next.Round(time.Millisecond)}
-		if p, is := errors.AsType[*mirror.Panic](err); is && p.Value != last {
+		if p, is := errors.AsType[*panics.Panic](err); is && p.Value != last {
 			last = p.Value
 			args = append(args, "stack", p.Stack)
 		}
 		log.Error("source failed", args...)
-		_ = Contain(func() error { failed(err); return nil }) // what panics there has panicked in run, and is logged
+		_ = panics.Contain(func() error { failed(err); return nil }) // what panics there has panicked in run, and is logged
 		if pause(ctx, next, nil); ctx.Err() != nil {
 			return
 		}

@@ -14,6 +14,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/events"
 	"meshrelay/internal/loglimit"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
@@ -110,7 +111,7 @@ func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	if _, is := e.(intake.Identified); is && u.identified != nil {
 		u.identified()
 	}
-	if p := (*mirror.Panic)(nil); errors.As(err, &p) {
+	if p := (*panics.Panic)(nil); errors.As(err, &p) {
 		u.fail(p)
 	}
 	for _, n := range out.Notes {
@@ -127,15 +128,11 @@ func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 func (u *upstream) stepLocked(e intake.Event) (out intake.Output, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			out, err = intake.Output{}, p
-			u.due = time.Now().Add(time.Minute)
-			u.intake = u.intake.Renewed(time.Now())
-		}
-	}()
 	holds := u.intake.Holding()
-	out, err = u.intake.Step(time.Now(), e)
+	if p := panics.Try(func() { out, err = u.intake.Step(time.Now(), e) }); p != nil {
+		u.due, u.intake = time.Now().Add(time.Minute), u.intake.Renewed(time.Now())
+		return out, p
+	}
 	u.due = out.Wake
 	if holds || u.intake.Holding() {
 		mirror.Signal(u.look)
@@ -172,12 +169,6 @@ func (u *upstream) run(ctx context.Context) error {
 
 // turn passes a Tick to the intake, and returns the time until the next one. After a panic that is a minute.
 func (u *upstream) turn() (wait time.Duration) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			u.fail(p)
-			wait = time.Minute
-		}
-	}()
 	u.Tell(intake.Tick{})
 	u.mu.Lock()
 	asks, again, source := u.asks, u.again, u.asked
@@ -187,16 +178,17 @@ func (u *upstream) turn() (wait time.Duration) {
 	if !asks {
 		return wait
 	}
-	if r, ok := source.(Repeater); ok {
-		r.Repeat(again)
-	} else {
+	if r, ok := source.(Repeater); !ok {
 		u.Tell(intake.Repeated{}) // the source can not repeat: its deletions are final
+	} else if p := panics.Try(func() { r.Repeat(again) }); p != nil {
+		u.fail(p)
+		return time.Minute
 	}
 	return wait
 }
 
 // fail ends the run of the source with a panic, or logs it where none runs.
-func (u *upstream) fail(p *mirror.Panic) {
+func (u *upstream) fail(p *panics.Panic) {
 	if end := locked(u, func(*intake.Intake) context.CancelCauseFunc { return u.end }); end != nil {
 		end(p)
 		return

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/internal/loglimit"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 )
 
@@ -54,7 +55,7 @@ func (t *Tracker) update(c mirror.Change) {
 }
 
 // panicked counts a panic of the Aggregate or its handlers, and logs it with its stack.
-func (t *Tracker) panicked(key mirror.Key, p *mirror.Panic) {
+func (t *Tracker) panicked(key mirror.Key, p *panics.Panic) {
 	t.limit.Log(t.log, slog.LevelError, "panic while merging a resource", "resource", key, "panic", p.Value, "panics", t.panics.Add(1), "stack", p.Stack)
 }
 

@@ -9,6 +9,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 )
 
@@ -19,7 +20,7 @@ func TestPanicOverAConfigIsCountedAndNoMore(t *testing.T) {
 	w.keys.now = nil // asked for when a key is in conflict
 	r := build(t, federation.ServiceEntry, "a", "x", "east", &networking.ServiceEntry{Hosts: []string{"db.example"}})
 	w.update(mirror.Change{Key: r.Key()})
-	p := mirror.Try(func() {
+	p := panics.Try(func() {
 		w.update(mirror.Change{Key: r.Key(), Resolution: &mirror.Resolution{Copies: make([]mirror.Copy, 2)}})
 	})
 	w.panicked(r.Key(), p)

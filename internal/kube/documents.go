@@ -9,6 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
+	"meshrelay/internal/panics"
 	"meshrelay/internal/yamlpos"
 	"meshrelay/mirror"
 )
@@ -81,12 +82,14 @@ func SplitDocuments(data []byte, f func(text []byte, line int)) {
 // ParseDocument reads one document as resources of the upstream source. Every error becomes a
 // Problem, and so does a panic of the YAML library.
 func ParseDocument(text []byte, source string) (d *Document) {
-	d = &Document{}
-	defer func() {
-		if r := recover(); r != nil {
-			d = &Document{Problems: []Problem{{Reason: fmt.Sprintf("the document can not be parsed: %v", r)}}}
-		}
-	}()
+	if p := panics.Try(func() { d = parseDocument(text, source) }); p != nil {
+		return &Document{Problems: []Problem{{Reason: "the document can not be parsed: " + p.Value}}}
+	}
+	return d
+}
+
+func parseDocument(text []byte, source string) *Document {
+	d := &Document{}
 	if len(text) > maxDocumentBytes {
 		d.refuse(Problem{Reason: fmt.Sprintf("the document is larger than %d MiB: split it", maxDocumentBytes>>20)})
 		return d

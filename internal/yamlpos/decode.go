@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/goccy/go-yaml"
+
+	"meshrelay/internal/panics"
 )
 
 // Limits bound a text and what is decoded of it.
@@ -27,19 +29,22 @@ var decoding sync.Mutex
 // Decode returns the values of the non-empty documents of a text. It refuses texts above the limits before
 // it builds anything of their size. Errors are sentences; a SyntaxError, also of a panic of the YAML library,
 // may quote the text.
-func Decode(text []byte, l Limits) (values []any, err error) {
+func Decode(text []byte, l Limits) ([]any, error) {
 	decoding.Lock()
 	defer decoding.Unlock()
-	defer func() {
-		if r := recover(); r != nil {
-			err = &SyntaxError{1, fmt.Sprint(r)}
-		}
-		if syntax, is := errors.AsType[*SyntaxError](err); is {
-			values, err = nil, fmt.Errorf("line %d: it %w", syntax.Line, err)
-		} else if err != nil {
-			err = fmt.Errorf("it %w", err)
-		}
-	}()
+	values, err := panics.Value(func() ([]any, error) { return decode(text, l) })
+	if p := (*panics.Panic)(nil); errors.As(err, &p) {
+		err = &SyntaxError{1, p.Value}
+	}
+	if syntax, is := errors.AsType[*SyntaxError](err); is {
+		return nil, fmt.Errorf("line %d: it %w", syntax.Line, err)
+	} else if err != nil {
+		return nil, fmt.Errorf("it %w", err)
+	}
+	return values, nil
+}
+
+func decode(text []byte, l Limits) (values []any, err error) {
 	if len(text) > l.Bytes {
 		return nil, fmt.Errorf("is larger than %d KiB", l.Bytes>>10)
 	}

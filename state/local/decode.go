@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/internal/panics"
 	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -37,12 +38,11 @@ var fault func(mirror.Key)
 func newDecoder() *decoder { return &decoder{texts: map[string]string{}} }
 
 // record decodes a record, with its key and its encoded resource. It returns a panic as an error.
-func (d *decoder) record(keyBytes, b, data []byte) (r state.Record, err error) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			r, err = state.Record{}, p
-		}
-	}()
+func (d *decoder) record(keyBytes, b, data []byte) (state.Record, error) {
+	return panics.Value(func() (state.Record, error) { return d.decode(keyBytes, b, data) })
+}
+
+func (d *decoder) decode(keyBytes, b, data []byte) (r state.Record, err error) {
 	kindBytes, full, err := splitKey(keyBytes)
 	if err != nil {
 		return r, err

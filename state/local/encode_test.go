@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"meshrelay/internal/owner"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/state/local/statepb"
@@ -411,7 +412,7 @@ func FuzzRecord(f *testing.F) {
 	d := newDecoder()
 	f.Fuzz(func(t *testing.T, key, b, data []byte) {
 		_, err := d.record(key, b, data)
-		if p := (*mirror.Panic)(nil); errors.As(err, &p) {
+		if p := (*panics.Panic)(nil); errors.As(err, &p) {
 			t.Fatalf("%v\n%s", p.Value, p.Stack)
 		}
 		_, mine := newDecoder().parse(b)

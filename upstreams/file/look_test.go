@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/semaphore"
 
-	"meshrelay/mirror"
+	"meshrelay/internal/panics"
 )
 
 // manyFiles writes files with mistakes and resources of one name here and there, 10 documents each.
@@ -73,7 +73,7 @@ func TestPanicOfAHelperIsThatOfTheScan(t *testing.T) {
 	s.helpers = semaphore.NewWeighted(3)
 	s.read = func(*listing, string) ([]byte, time.Time, error) { panic("reading") }
 	defer func() {
-		p, _ := recover().(*mirror.Panic)
+		p, _ := recover().(*panics.Panic)
 		if p == nil || p.Value != "reading" || !strings.Contains(p.Stack, "readFile") {
 			t.Errorf("recovered %v", p)
 		}

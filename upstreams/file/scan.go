@@ -21,6 +21,7 @@ import (
 
 	"meshrelay/internal/fswatch"
 	"meshrelay/internal/kube"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 )
@@ -155,15 +156,14 @@ func (s *scanner) readFiles(found *listing) []reading {
 	paths := found.files
 	all := make([]reading, len(paths))
 	var at atomic.Int64
-	var panicked atomic.Pointer[mirror.Panic]
+	var panicked atomic.Pointer[panics.Panic]
 	read := func() {
-		p := mirror.Try(func() {
-			for i := at.Add(1) - 1; i < int64(len(paths)) && panicked.Load() == nil; i = at.Add(1) - 1 {
-				r := &all[i]
-				r.content, r.busy, r.err = s.readFile(found, paths[i])
+		for i := at.Add(1) - 1; i < int64(len(paths)) && panicked.Load() == nil; i = at.Add(1) - 1 {
+			r := &all[i]
+			if p := panics.Try(func() { r.content, r.busy, r.err = s.readFile(found, paths[i]) }); p != nil {
+				panicked.Store(p)
 			}
-		})
-		panicked.CompareAndSwap(nil, p)
+		}
 	}
 	var group sync.WaitGroup
 	for n := 1; n < len(paths) && s.helpers.TryAcquire(1); n++ {

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"meshrelay/federation"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -17,7 +18,6 @@ import (
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
 	"meshrelay/upstreams/kubernetes/reflector"
-	"meshrelay/upstreams/kubernetes/services"
 )
 
 // collection is the objects of one kind, in one namespace or in all. It is the Sink of its reflector, and
@@ -128,7 +128,7 @@ func (c *collection) Prepare(o *object.Object) {
 		return
 	case c.Kind == ledger.Namespaces:
 		if c.source.readsInput(c.Kind) {
-			in, err := services.Decode(serviceInputs[c.Kind], o)
+			in, err := decodeInput(c.Kind, o)
 			o.Made = &object.Made{Input: in, InputErr: err}
 		}
 		o.Spec, o.Annotations = nil, nil
@@ -148,7 +148,7 @@ func (c *collection) Prepare(o *object.Object) {
 
 // convertInput decodes an input of services. Its content stays only where Ingresses need it.
 func (c *collection) convertInput(o *object.Object) {
-	in, err := services.Decode(serviceInputs[c.Kind], o)
+	in, err := decodeInput(c.Kind, o)
 	switch {
 	case c.converter != nil:
 		c.converter.convert(o) // services.Decode has set Healthy
@@ -241,7 +241,7 @@ func (s *Source) broken(c *collection, err error) bool {
 		return false
 	}
 	s.cluster.Broken()
-	if p := (*mirror.Panic)(nil); errors.As(err, &p) {
+	if p := (*panics.Panic)(nil); errors.As(err, &p) {
 		s.feed.Tell(intake.Panicked{What: c.Kind.String(), Panic: p})
 	}
 	return true

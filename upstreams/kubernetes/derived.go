@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"meshrelay/internal/panics"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -23,8 +24,8 @@ import (
 type maker interface {
 	// size returns about how many bytes an input takes, before it is taken.
 	size(mirror.Kind, *object.Object) int
-	// take decodes an input, and sets it. After an error, its former content stays.
-	take(mirror.Kind, *object.Object) error
+	// decode decodes an input, and returns what sets it. After an error, its former content stays.
+	decode(mirror.Kind, *object.Object) (set func(), err error)
 	remove(mirror.Kind, objectName)
 	synced(mirror.Kind)
 	// flush returns the outputs that changed since the last call, and all returns all outputs.
@@ -138,7 +139,7 @@ func (g *derived) Set(kind mirror.Kind, o *object.Object) error {
 		err = fmt.Errorf("%s %s: %sthe upstream has more than limits.maxBytes", kind.Kind, name, object.OverLimit)
 	}
 	if err == nil {
-		err = g.decode(kind, o)
+		err = g.take(kind, o)
 	}
 	if err != nil {
 		g.feed.Keep(-grows)
@@ -174,14 +175,18 @@ func (g *derived) forget(kind mirror.Kind, name objectName) {
 	delete(g.inputs[kind], name)
 }
 
-func (g *derived) decode(kind mirror.Kind, o *object.Object) (err error) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			g.feed.Tell(intake.Panicked{What: kind.Kind + " " + o.FullName(), Panic: p})
-			err = fmt.Errorf("%s %s: %w", kind.Kind, o.FullName(), p)
-		}
-	}()
-	return g.maker.take(kind, o)
+// take decodes an input and sets it. A panic of decoding is an error of the object, one of setting it is one of the
+// source, whose state may be half changed.
+func (g *derived) take(kind mirror.Kind, o *object.Object) error {
+	set, err := panics.Value(func() (func(), error) { return g.maker.decode(kind, o) })
+	if p := (*panics.Panic)(nil); errors.As(err, &p) {
+		g.feed.Tell(intake.Panicked{What: kind.Kind + " " + o.FullName(), Panic: p})
+		return fmt.Errorf("%s %s: %w", kind.Kind, o.FullName(), p)
+	}
+	if err == nil {
+		set()
+	}
+	return err
 }
 
 // Replace implements ledger.Deriver.

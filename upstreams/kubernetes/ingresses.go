@@ -53,28 +53,19 @@ func (g *ingresses) size(kind mirror.Kind, o *object.Object) int {
 	return object.Overhead + texts + each*bytes.Count(o.Spec, []byte{','})
 }
 
-// take implements maker.
-func (g *ingresses) take(kind mirror.Kind, o *object.Object) error {
+// decode implements maker.
+func (g *ingresses) decode(kind mirror.Kind, o *object.Object) (set func(), err error) {
 	name := ingress.Name(nameOf(o))
 	switch kind {
 	case ingressKind:
 		i, err := ingress.IngressOf(name, o.CreationTimestamp.Time, o.Annotations, o.Spec)
-		if err == nil {
-			g.state.SetIngress(i)
-		}
-		return err
+		return func() { g.state.SetIngress(i) }, err
 	case ingressClassKind:
 		c, err := ingress.ClassOf(name, o.Spec)
-		if err == nil {
-			g.state.SetClass(c)
-		}
-		return err
+		return func() { g.state.SetClass(c) }, err
 	}
 	v, err := ingress.ServiceOf(name, o.Spec)
-	if err == nil {
-		g.state.SetService(v)
-	}
-	return err
+	return func() { g.state.SetService(v) }, err
 }
 
 // remove implements maker.

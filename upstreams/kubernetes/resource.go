@@ -12,6 +12,7 @@ import (
 	"meshrelay/federation/services"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/kube"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/object"
@@ -33,7 +34,7 @@ type converter struct {
 func (c *converter) convert(o *object.Object) {
 	m := &object.Made{Digest: c.digest(o), Size: o.Size()}
 	if m.Held = c.holds(o.FullName(), m.Digest, m.Size); !m.Held {
-		c.make(o, m)
+		m.Resource, m.Err = panics.Value(func() (*mirror.Resource, error) { return c.make(o, m) })
 		if len(m.Unknown) > 0 {
 			c.unknown(o, m.Unknown)
 		}
@@ -42,22 +43,15 @@ func (c *converter) convert(o *object.Object) {
 	o.Clear()
 }
 
-// make makes the resource of an object.
-func (c *converter) make(o *object.Object, m *object.Made) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			m.Err = p
-		}
-	}()
+// make makes the resource of an object, and sets Made.Unknown.
+func (c *converter) make(o *object.Object, m *object.Made) (r *mirror.Resource, err error) {
 	annotations := o.Annotations
 	switch {
 	case o.Err != nil:
-		m.Err = o.Err
-		return
+		return nil, o.Err
 	case c.kind == federation.WorkloadEntry && o.ReportsHealth():
 		if o.IsUnhealthy() {
-			m.Err = &intake.LeftOutError{Detail: "its proxy reports its health, and not that it is healthy"}
-			return
+			return nil, &intake.LeftOutError{Detail: "its proxy reports its health, and not that it is healthy"}
 		}
 		// An istiod that sees the annotation and no status takes the workload for unhealthy.
 		annotations = maps.Clone(annotations)
@@ -70,10 +64,10 @@ func (c *converter) make(o *object.Object, m *object.Made) {
 		Key:             mirror.Key{Kind: c.kind, Namespace: o.Namespace, Name: o.Name},
 		ResourceVersion: o.ResourceVersion, Created: o.CreationTimestamp.Time, Labels: o.Labels, Annotations: annotations, Spec: o.Spec,
 	}
-	m.Resource, m.Unknown, m.Err = s.Resource(c.upstream)
-	if m.Err == nil && len(o.Allocated) > 0 {
-		m.Resource, m.Err = services.WithAllocated(m.Resource, o.Allocated)
+	if r, m.Unknown, err = s.Resource(c.upstream); err == nil && len(o.Allocated) > 0 {
+		return services.WithAllocated(r, o.Allocated)
 	}
+	return r, err
 }
 
 // decoderVersion is part of each digest. It depends on this code and on the known messages. When it changes,

@@ -10,6 +10,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/federation"
 	endpoints "meshrelay/federation/services"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -65,6 +66,11 @@ type serviceMaker struct {
 	state  *services.State
 	known  bool                // all inputs are known
 	wanted map[string]struct{} // the clusters that the intake follows
+}
+
+// decodeInput decodes an input of services. Any goroutine may call it.
+func decodeInput(kind mirror.Kind, o *object.Object) (object.Input, error) {
+	return panics.Value(func() (object.Input, error) { return services.Decode(serviceInputs[kind], o) })
 }
 
 // newServiceMaker returns what makes services for an upstream. It is nil if services.mode needs none.
@@ -160,13 +166,9 @@ func (m *serviceMaker) size(_ mirror.Kind, o *object.Object) int {
 	return n
 }
 
-// take implements maker.
-func (m *serviceMaker) take(_ mirror.Kind, o *object.Object) error {
-	if o.Made.InputErr != nil {
-		return o.Made.InputErr
-	}
-	m.do(func(s *services.State) { s.Set(o.Made.Input) })
-	return nil
+// decode implements maker. The input was decoded when it was read.
+func (m *serviceMaker) decode(_ mirror.Kind, o *object.Object) (set func(), err error) {
+	return func() { m.do(func(s *services.State) { s.Set(o.Made.Input) }) }, o.Made.InputErr
 }
 
 // remove implements maker.

@@ -24,6 +24,7 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/loglimit"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -210,7 +211,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 
 // spawn calls f in a goroutine, for which Run waits. A panic ends Run.
 func (s *Source) spawn(f func()) {
-	s.running.Go(func() error { return upstreams.Contain(func() error { f(); return nil }) })
+	s.running.Go(func() error { return panics.Contain(func() error { f(); return nil }) })
 }
 
 // prepare creates the ledger, the cluster and the tracker.

@@ -18,6 +18,7 @@ import (
 	"meshrelay/adsclient"
 	"meshrelay/federation/services"
 	"meshrelay/internal/loglimit"
+	"meshrelay/internal/panics"
 	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -84,7 +85,7 @@ func (e *endpoints) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- upstreams.Contain(func() error { return e.client.Run(ctx) }) }()
+	go func() { done <- panics.Contain(func() error { return e.client.Run(ctx) }) }()
 	late := time.NewTimer(0)
 	defer late.Stop()
 	for {

@@ -9,7 +9,6 @@ package xds
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -30,6 +29,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/loglimit"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/trouble"
 	"meshrelay/upstreams"
@@ -226,17 +226,13 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if s.issuer != nil {
 		next := s.issuer.renew(ctx) // the first streams need the token
-		g.Go(func() error { return upstreams.Contain(func() error { return s.issuer.run(ctx, next) }) })
+		g.Go(func() error { return panics.Contain(func() error { return s.issuer.run(ctx, next) }) })
 	}
-	g.Go(func() error { return upstreams.Contain(func() error { return s.client.Run(ctx) }) })
+	g.Go(func() error { return panics.Contain(func() error { return s.client.Run(ctx) }) })
 	if s.endpoints != nil {
-		g.Go(func() error { return upstreams.Contain(func() error { return s.endpoints.run(ctx) }) })
+		g.Go(func() error { return panics.Contain(func() error { return s.endpoints.run(ctx) }) })
 	}
-	err := g.Wait()
-	if p, is := errors.AsType[*adsclient.Panic](err); is {
-		return (*mirror.Panic)(p)
-	}
-	return err
+	return g.Wait()
 }
 
 // Describe implements upstreams.Describer.

@@ -178,7 +178,7 @@ func (l *Ledger) begin(e *Entry) {
 	}
 	for _, d := range l.derivers {
 		if !l.awaitsInputs(d) {
-			answered = append(answered, l.derive(d.Answer)...)
+			answered = append(answered, d.Answer()...)
 		}
 	}
 	l.feed.Tell(intake.Received{Updates: answered})
@@ -226,7 +226,7 @@ func (l *Ledger) answer(e *Entry) {
 	}
 	for _, d := range l.taking(e.Kind) {
 		if !l.awaitsInputs(d) {
-			l.tell(l.derive(d.Answer))
+			l.tell(d.Answer())
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/object"
@@ -36,7 +37,7 @@ func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []intake.Resul
 			d.Synced(e.Kind)
 		}
 		if !l.awaitsInputs(d) {
-			results = append(results, l.tell(l.derive(d.Answer))...)
+			results = append(results, l.tell(d.Answer())...)
 		}
 	}
 	e.Cramped.Store(lacksRoom(results))
@@ -171,7 +172,7 @@ func (e *Entry) resource(m *object.Made) (r *mirror.Resource, lacks bool, err er
 		e.Relist()
 		return nil, false, errLetGo
 	}
-	if p := (*mirror.Panic)(nil); errors.As(m.Err, &p) {
+	if p := (*panics.Panic)(nil); errors.As(m.Err, &p) {
 		panic(p) // the intake reports the panic, and does not try the content again
 	}
 	return m.Resource, len(m.Unknown) > 0, m.Err
@@ -202,21 +203,7 @@ func lacksRoom(results []intake.Result) bool {
 }
 
 // changes returns the changes of the outputs of a Deriver.
-func (l *Ledger) changes(d Deriver) []intake.Update {
-	return l.derive(func() []intake.Update { return d.Changes(l.awaitsInputs(d)) })
-}
-
-// derive returns the updates that f makes. If f panics, it returns nothing: the former outputs stay served,
-// and their scopes stay unanswered.
-func (l *Ledger) derive(f func() []intake.Update) (updates []intake.Update) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			l.feed.Tell(intake.Panicked{What: "what is made of other objects", Panic: p})
-			updates = nil
-		}
-	}()
-	return f()
-}
+func (l *Ledger) changes(d Deriver) []intake.Update { return d.Changes(l.awaitsInputs(d)) }
 
 // Change calls change, which sets options of a Deriver.
 func (l *Ledger) Change(d Deriver, change func()) {

@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"meshrelay/internal/panics"
 	"meshrelay/internal/text"
 	"meshrelay/internal/yamlpos"
-	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/jsonstream"
 )
 
@@ -144,9 +144,14 @@ func wrongType(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// Decode implements watch.Decoder. It returns io.EOF at the end of the stream.
+// Decode implements watch.Decoder. It returns io.EOF at the end of the stream, and a panic as an error: client-go
+// calls the decoder in its own goroutines.
 func (d *Decoder) Decode() (event watch.EventType, o runtime.Object, err error) {
-	defer recovered(&err)
+	err = panics.Contain(func() (err error) { event, o, err = d.next(); return err })
+	return event, o, err
+}
+
+func (d *Decoder) next() (event watch.EventType, o runtime.Object, err error) {
 	var e struct {
 		Type   watch.EventType `json:"type"`
 		Object envelope        `json:"object"`
@@ -178,13 +183,6 @@ func (e *envelope) sliceSpec() []byte {
 		return value
 	}
 	return fmt.Appendf(nil, `{"addressType":%s,"endpoints":%s,"ports":%s}`, e.AddressType, orNone(e.Endpoints), orNone(e.Ports))
-}
-
-// recovered returns a panic as an error: client-go calls the decoder in its own goroutines.
-func recovered(err *error) {
-	if p := mirror.Recovered(recover()); p != nil {
-		*err = p
-	}
 }
 
 // failure returns the metav1.Status in an envelope, if it is one.
@@ -283,11 +281,11 @@ func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 }
 
 // List decodes a list, object by object.
-func (d *Decoder) List() (l *List, err error) {
-	defer recovered(&err)
-	l = &List{}
-	complete := false
-	err = d.json.Object(func(key string) error {
+func (d *Decoder) List() (*List, error) { return panics.Value(d.list) }
+
+func (d *Decoder) list() (*List, error) {
+	l, complete := &List{}, false
+	err := d.json.Object(func(key string) error {
 		switch key {
 		case "items":
 			complete = true

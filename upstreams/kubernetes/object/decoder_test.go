@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	kjson "sigs.k8s.io/json"
 
+	"meshrelay/internal/panics"
 	"meshrelay/internal/yamlpos"
-	"meshrelay/mirror"
 )
 
 // These are what an upgrade of client-go may change.
@@ -240,7 +240,7 @@ func TestAPanicOverAStreamEndsThatStream_C7(t *testing.T) {
 		"a watch": func(d *Decoder) error { _, _, err := d.Decode(); return err },
 		"a list":  func(d *Decoder) error { _, err := d.List(); return err },
 	} {
-		var p *mirror.Panic
+		var p *panics.Panic
 		if err := read(NewDecoder(io.NopCloser(broken{}))); !errors.As(err, &p) || p.Value != "over a stream" {
 			t.Errorf("%s: %v", name, err)
 		}

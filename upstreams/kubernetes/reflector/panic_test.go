@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"meshrelay/internal/panics"
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
-	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/object"
 )
@@ -76,7 +76,7 @@ func TestAPanicOfASinkIsThatOfRun(t *testing.T) {
 					i++
 					return false
 				})
-				var p *mirror.Panic
+				var p *panics.Panic
 				if err, _ := got.(error); !errors.As(err, &p) || p.Value != "injected in "+in || !strings.Contains(p.Stack, "brittle") {
 					t.Errorf("Run ends with %v", got)
 				}

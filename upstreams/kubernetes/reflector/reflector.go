@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/object"
@@ -102,7 +103,7 @@ type Reflector struct {
 	cuts   atomic.Int32  // consecutive streaming lists that were cut off
 	cutAt  atomic.Int64  // time of the last cut, in nanoseconds since the epoch
 	// panicked has a panic of a goroutine that Run or client-go has started.
-	panicked chan *mirror.Panic
+	panicked chan *panics.Panic
 	watch    atomic.Pointer[watch.StreamWatcher] // the newest
 	paced    *rate.Limiter
 	reading  atomic.Pointer[object.Reading] // the newest list
@@ -117,7 +118,7 @@ type Reflector struct {
 
 // New returns a Reflector that has requested nothing yet.
 func New(c Config, sink Sink) *Reflector {
-	return &Reflector{Config: c, sink: sink, relist: make(chan struct{}, 1), panicked: make(chan *mirror.Panic, 1), paced: rate.NewLimiter(rate.Every(c.Pace.Request), burst)}
+	return &Reflector{Config: c, sink: sink, relist: make(chan struct{}, 1), panicked: make(chan *panics.Panic, 1), paced: rate.NewLimiter(rate.Every(c.Pace.Request), burst)}
 }
 
 // Relist makes the reflector list all objects again. It does not wait. Any goroutine may call it.
@@ -125,7 +126,7 @@ func (r *Reflector) Relist() { mirror.Signal(r.relist) }
 
 // contain calls f. Run repeats a panic of f.
 func (r *Reflector) contain(f func()) {
-	if p := mirror.Try(f); p != nil {
+	if p := panics.Try(f); p != nil {
 		select {
 		case r.panicked <- p:
 		default: // one is enough
@@ -144,7 +145,7 @@ func (r *Reflector) Run(ctx context.Context) {
 		ctx, cancel := context.WithCancel(ctx)
 		done := make(chan struct{})
 		go func() { defer close(done); r.contain(func() { r.follow(ctx) }) }()
-		var p *mirror.Panic
+		var p *panics.Panic
 		select {
 		case <-ctx.Done():
 		case <-r.relist:
