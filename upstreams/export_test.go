@@ -70,3 +70,6 @@ func (m *Manager) PauseFor(d time.Duration) { m.pause = d }
 
 // Due does what is due, and returns how long nothing will be.
 func (u *upstream) Due() time.Duration { return u.turn() }
+
+// Notes returns how many notes wait for the log.
+func (u *upstream) Notes() int { return locked(u, func(*intake.Intake) int { return len(u.notes) }) }

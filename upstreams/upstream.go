@@ -51,12 +51,12 @@ func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.L
 
 // upstream drives the intake of one upstream. It is the Feed of the source, and the state.Source of the Keeper.
 //
-// It holds its lock for one step of the intake, and never while it calls anything else.
+// It holds its lock for one step of the intake and for the journal, and never while it calls anything else.
 type upstream struct {
 	name   string
 	store  *mirror.Store
 	log    *slog.Logger
-	notes  *loglimit.Limit // for log lines of the intake, whose rate the upstream decides
+	limit  *loglimit.Limit // for log lines of the intake, whose rate the upstream decides
 	events *events.Journal // nil: nobody keeps them
 	since  time.Time
 	look   chan<- struct{} // gets an element when the hold may have changed
@@ -72,6 +72,8 @@ type upstream struct {
 	// stop ends the source. stopAll ends the upstream, with its timer. Both wait for the end.
 	stop, stopAll func()
 
+	logging sync.Mutex // held, before mu, by who logs notes
+
 	mu     sync.Mutex // guards all below
 	intake *intake.Intake
 	// due is the time of the next Tick. armed is the time at which the timer fires.
@@ -80,12 +82,16 @@ type upstream struct {
 	asks, again bool
 	asked       Source
 	end         context.CancelCauseFunc // ends the run of the source, nil while none runs
+	notes       []intake.Note           // for the log, in the order of the steps
 }
+
+// maxNotes bounds the notes that wait for the log. It is more than limit lets through at once.
+const maxNotes = 1000
 
 func newUpstream(s setup, keeps bool, look, moved chan<- struct{}) *upstream {
 	store := mirror.NewStore()
 	return &upstream{
-		name: s.cfg.Name, setup: s, store: store, log: s.log, notes: loglimit.New(200, time.Second), since: time.Now(), wake: make(chan struct{}, 1),
+		name: s.cfg.Name, setup: s, store: store, log: s.log, limit: loglimit.New(200, time.Second), since: time.Now(), wake: make(chan struct{}, 1),
 		look: look, moved: moved, asked: s.source, intake: intake.New(s.cfg, store, s.rules, keeps),
 	}
 }
@@ -104,7 +110,7 @@ func (u *upstream) Tell(e intake.Event) intake.Result {
 	return out.Result
 }
 
-// stepOver passes an event to the intake, and writes its notes to the log and its events to the journal.
+// stepOver passes an event to the intake, and logs. Its events are then in the journal.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
 	mirror.Signal(u.moved)
@@ -114,14 +120,18 @@ func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	if p := (*panics.Panic)(nil); errors.As(err, &p) {
 		u.fail(p)
 	}
-	for _, n := range out.Notes {
-		u.notes.Log(u.log, n.Level, n.Message, n.Args...)
-	}
-	for _, event := range out.Events {
-		event.Upstream = u.name
-		u.events.Record(event)
+	for locked(u, func(*intake.Intake) bool { return len(u.notes) > 0 }) && u.logging.TryLock() {
+		u.logNotes() // otherwise the goroutine that logs looks again
 	}
 	return out, err
+}
+
+func (u *upstream) logNotes() {
+	defer u.logging.Unlock()
+	take := func(*intake.Intake) (notes []intake.Note) { notes, u.notes = u.notes, nil; return notes }
+	for _, n := range locked(u, take) {
+		u.limit.Log(u.log, n.Level, n.Message, n.Args...)
+	}
 }
 
 // stepLocked steps the intake. After a panic another intake begins with what it held.
@@ -132,6 +142,11 @@ func (u *upstream) stepLocked(e intake.Event) (out intake.Output, err error) {
 	if p := panics.Try(func() { out, err = u.intake.Step(time.Now(), e) }); p != nil {
 		u.due, u.intake = time.Now().Add(time.Minute), u.intake.Renewed(time.Now())
 		return out, p
+	}
+	u.notes = append(u.notes, out.Notes[:min(len(out.Notes), maxNotes-len(u.notes))]...)
+	for _, event := range out.Events {
+		event.Upstream = u.name
+		u.events.Record(event)
 	}
 	u.due = out.Wake
 	if holds || u.intake.Holding() {
