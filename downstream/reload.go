@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -27,50 +26,75 @@ func (s *Server) Reload(ctx context.Context, all []views.View, limits Limits, ch
 	if err != nil {
 		return err
 	}
-	if err := s.changing.Acquire(ctx, alone); err != nil {
-		return err
-	}
-	defer s.changing.Release(alone)
+	now := s.hold()
+	defer func() { s.free(now) }()
 	if change != nil {
 		held, cancel := context.WithTimeout(ctx, longestHold)
 		defer cancel()
-		hold := context.AfterFunc(held, func() { s.changing.Release(alone) })
+		hold := context.AfterFunc(held, func() { s.free(now) })
 		err := change(held)
 		if !hold() { // the pause has ended before change
-			_ = s.changing.Acquire(context.Background(), alone)
+			now = s.hold()
 		}
 		if err != nil {
 			return err
 		}
 	}
-	s.rules = rs
+	now = rs
 	complete := limits.complete()
 	complete.MaxRequestBytes = s.limits.Load().MaxRequestBytes // gRPC's limit stays, too
 	s.limits.Store(complete)
 	s.admission.SetLimits(&complete.Limits)
-	if stay, ended := s.moveClients(s.matchAgain); ended > 0 {
+	if stay, ended := s.moveClients(func(c *conn) (*views.Rule, error) { return rs.Of(c.listener.forViews(), c.client, c.who) }); ended > 0 {
 		s.log.Info("views changed, streams ended", "ended", ended, "clients", stay)
 	}
 	return nil
 }
 
-// alone is the weight of an exclusive hold of Server.changing.
-const alone = math.MaxInt64
-
-// newestRules waits for a running reload, and returns the rules.
-func (s *Server) newestRules(ctx context.Context) (*views.Rules, error) {
-	if err := s.changing.Acquire(ctx, 1); err != nil {
-		return nil, status.FromContextError(err).Err()
-	}
-	defer s.changing.Release(1)
-	return s.rules, nil
+// serving is what clients get their views by. It is immutable.
+type serving struct {
+	rules *views.Rules
+	held  chan struct{} // nil unless clients get no updates and no views; closed when they do again
 }
+
+// settled waits while clients are held, and returns the state.
+func (s *Server) settled(ctx context.Context) (*serving, error) {
+	st := s.serving.Load()
+	for ; st.held != nil; st = s.serving.Load() {
+		select {
+		case <-st.held:
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return st, nil
+}
+
+// lockChanges locks changes while clients are not held.
+func (s *Server) lockChanges() {
+	for s.changes.Lock(); s.serving.Load().held != nil; s.changes.Lock() {
+		s.changes.Unlock()
+		_, _ = s.settled(context.Background())
+	}
+}
+
+// hold holds clients until free is called, and returns the rules.
+func (s *Server) hold() *views.Rules {
+	s.lockChanges()
+	defer s.changes.Unlock()
+	rs := s.serving.Load().rules
+	s.serving.Store(&serving{rs, make(chan struct{})})
+	return rs
+}
+
+// free lets clients go, which choose their views by rs.
+func (s *Server) free(rs *views.Rules) { close(s.serving.Swap(&serving{rules: rs}).held) }
 
 // longestHold bounds how long clients wait for the function change of a reload.
 const longestHold = 5 * time.Second
 
 // moveClients gives each client a view by the rule that match returns. It ends the stream if match returns an
-// error. It returns the number of clients that stay, and of streams that end. The caller holds changing.
+// error. It returns the number of clients that stay, and of streams that end. The caller has called hold.
 func (s *Server) moveClients(match func(*conn) (*views.Rule, error)) (stay, ended int) {
 	var moves []move
 	for _, c := range s.connections() {
@@ -104,13 +128,8 @@ func (s *Server) moveClients(match func(*conn) (*views.Rule, error)) (stay, ende
 
 // learn makes new clusters and revisions of resources known, and gives the clients that claim them their own
 // views.
-func (s *Server) learn(ctx context.Context) {
-	if s.changing.Acquire(ctx, alone) != nil {
-		return // ctx has ended
-	}
-	defer s.changing.Release(alone)
-	same := *s.rules
-	s.rules = &same // clients that are about to get a view call choose again
+func (s *Server) learn() {
+	defer s.free(s.hold())
 	s.moveClients(func(c *conn) (*views.Rule, error) { return c.rule, nil })
 }
 
@@ -121,17 +140,12 @@ func (s *Server) learnOn(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.views.known.News():
-			s.learn(ctx)
+			s.learn()
 		}
 	}
 }
 
 var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, and there are too many of them now; reconnect")
-
-// matchAgain returns the rule for a connected client.
-func (s *Server) matchAgain(c *conn) (*views.Rule, error) {
-	return s.rules.Of(c.listener.forViews(), c.client, c.who)
-}
 
 // moveTo sets the view and the rule of the client. If v is nil, it ends the stream with err, and the caller
 // releases the old view. It returns false if the client has already released its view.

@@ -81,6 +81,28 @@ func TestNobodyIsSentWhatIsNeitherBeforeNorAfterAReload(t *testing.T) {
 	})
 }
 
+// TestNobodyEntersByRulesOfBefore: whoever was about to get a view when a hold began chooses again after it.
+func TestNobodyEntersByRulesOfBefore(t *testing.T) {
+	s := startInMemory(t, true).server
+	ctx, cancel := context.WithCancel(t.Context())
+	before, err := s.settled(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	enters := func() bool {
+		done, _ := (&conn{server: s, closed: true}).enter(before, &view{}, nil, &views.Client{})
+		return done
+	}
+	rules := s.hold()
+	cancel()
+	if _, err := s.settled(ctx); err == nil || enters() {
+		t.Errorf("enters: %v, settled: %v", enters(), err)
+	}
+	if s.free(rules); enters() {
+		t.Error("it enters by what was before the hold")
+	}
+}
+
 func TestAReloadWhoseChangeFailsLeavesTheViews(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []views.View{namespaces("v", "", "shop")} })
 	r.put(se("shop", "x", "1"))

@@ -229,7 +229,7 @@ func TestBadReloadChangesNothing(t *testing.T) {
 	r.put(se("shop", "x", "1"), se("bank", "z", "1"))
 	d := r.deltaBy("a", seV1)
 	d.next()
-	rules := r.server.rules
+	rules := r.server.serving.Load().rules
 	for name, tc := range map[string]struct {
 		views []views.View
 		says  string
@@ -244,7 +244,7 @@ func TestBadReloadChangesNothing(t *testing.T) {
 			t.Errorf("%s: %v, want it to say %q", name, err, tc.says)
 		}
 	}
-	if r.server.rules != rules || r.server.limits.Load().MaxStreams != 7 {
+	if r.server.serving.Load().rules != rules || r.server.limits.Load().MaxStreams != 7 {
 		t.Error("something has changed")
 	}
 	// A listener's view is found again by its name.

@@ -129,17 +129,17 @@ func (c *conn) viewer() viewer {
 	return viewer{c.protocol == protocolDelta, c.form, seat{c.use.Peer, c.claim}, c.server.limits.Load().MaxViewsPerPeer}
 }
 
-// begin gives a new client a view. It repeats this if the rules change meanwhile.
+// begin gives a new client a view. It repeats this if the state changes meanwhile.
 func (c *conn) begin(client *views.Client) error {
 	s := c.server
 	c.claim = views.Origin{Cluster: client.ClusterID, Revision: client.Revision}
 	c.heard.Store(true)
 	for {
-		rs, err := s.newestRules(c.ctx)
+		st, err := s.settled(c.ctx)
 		if err != nil {
 			return err
 		}
-		r, err := rs.Of(c.listener.forViews(), *client, c.who)
+		r, err := st.rules.Of(c.listener.forViews(), *client, c.who)
 		if err != nil {
 			return err
 		}
@@ -147,35 +147,30 @@ func (c *conn) begin(client *views.Client) error {
 		if err != nil {
 			return err
 		}
-		if done, err := c.enter(rs, v, r, client); done {
+		done, err := c.enter(st, v, r, client)
+		if done && err == nil {
+			return nil
+		}
+		if s.views.release(v, c.viewer()); done {
 			return err
 		}
-		s.views.release(v, c.viewer())
 	}
 }
 
-// enter sets the view of a new client. It returns false if the rules are no longer rs.
-func (c *conn) enter(rs *views.Rules, v *view, r *views.Rule, client *views.Client) (done bool, err error) {
+// enter sets the view of a new client. It returns false if the state is no longer st: whoever moves clients has changed
+// it before.
+func (c *conn) enter(st *serving, v *view, r *views.Rule, client *views.Client) (done bool, err error) {
 	s := c.server
-	if err := s.changing.Acquire(c.ctx, 1); err != nil {
-		s.views.release(v, c.viewer())
-		return true, status.FromContextError(err).Err()
-	}
-	defer s.changing.Release(1)
-	if s.rules != rs {
-		return false, nil
-	}
 	c.mu.Lock()
-	closed := c.closed
-	if !closed {
+	closed, stays := c.closed, s.serving.Load() == st
+	if stays && !closed {
 		c.number, c.client = s.lastID.Add(1), *client
 		c.has = s.rounds.enter()
 		c.sees(v, r)
 	}
 	c.mu.Unlock()
-	if closed {
-		s.views.release(v, c.viewer())
-		return true, status.Error(codes.Canceled, "stream has ended")
+	if closed || !stays {
+		return stays, status.Error(codes.Canceled, "stream has ended")
 	}
 	from := "from " + c.peer.Addr.String()
 	if r.Name != "" {

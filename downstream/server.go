@@ -154,12 +154,10 @@ type Server struct {
 	addrs         []net.Addr
 	auth          map[*Listener]*authenticator // set by listen
 
-	// changing guards rules. Giving a client a view, and updating views, take a share of it. A reload, and
-	// moving clients, take all of it.
-	changing *semaphore.Weighted
-	// rules are the newest rules. A client that was matched by older rules is matched again before it gets a
-	// view.
-	rules *views.Rules
+	// serving changes when a hold of clients begins, with changes locked, and when it ends. A client that was matched by
+	// an older one is matched again before it gets a view.
+	serving atomic.Pointer[serving]
+	changes sync.Mutex // held while views are updated
 
 	mu sync.Mutex // guards conns
 	// conns are roughly in the order in which the clients connected, and so in the order of their memory. A
@@ -191,7 +189,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	m := newMetrics(deps.Registerer)
 	s := &Server{
 		cfg: cfg, await: deps.Await, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources),
+		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), views: newViews(deps.Resources),
 		decoding:   newDecoding(limits.MaxRequestBytes),
 		refusals:   loglimit.New(10, time.Second),
 		comings:    loglimit.New(4000, 20*time.Millisecond),
@@ -206,6 +204,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.views.panicked, s.rounds.distribution = s.panicked, m.distribution
 	deps.Registerer.MustRegister(behindMetric(s))
 	s.limits.Store(limits)
+	s.serving.Store(&serving{rules: rs})
 	var listeners []admit.Listener
 	for _, l := range cfg.Listeners {
 		listeners = append(listeners, admit.Listener{Address: l.Address, Identifies: l.TLS.verifies()})
@@ -276,10 +275,10 @@ func (s *Server) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_ = s.changing.Acquire(context.Background(), 1) // wait for a running reload
+	s.lockChanges()
 	s.views.open(began)
-	s.changing.Release(1)
-	s.learn(ctx) // move the waiting clients before the first response
+	s.changes.Unlock()
+	s.learn() // move the waiting clients before the first response
 	for l, a := range s.auth {
 		s.check(l, a) // they may have waited long
 	}
@@ -306,8 +305,8 @@ func (s *Server) HasReleased() bool { return mirror.IsClosed(s.released) }
 // that lose. It wakes the clients, and does not wait for their responses. It waits for a running Reload. Only
 // one call runs at a time.
 func (s *Server) Push(req *push.Request) {
-	_ = s.changing.Acquire(context.Background(), 1)
-	defer s.changing.Release(1)
+	s.lockChanges()
+	defer s.changes.Unlock()
 	began := time.Now()
 	defer func() { s.work.Busy(time.Since(began)) }()
 	if s.views.update(req.Full, req.ConfigsUpdated, req.Start) {

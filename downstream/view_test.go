@@ -188,7 +188,7 @@ func TestNamesThatAViewExcludesAreNeverSent(t *testing.T) {
 	back := r.delta()
 	back.send(again)
 	look(back.next())
-	v := r.derivedView(must(r.server.rules.Of(views.Listener{}, views.Client{}, identity.Identity{})).Selection(views.Client{}))
+	v := r.derivedView(must(r.server.serving.Load().rules.Of(views.Listener{}, views.Client{}, identity.Identity{})).Selection(views.Client{}))
 	if v == nil || v.snapshot(typeDR).Count != 0 || v.find(typeDR) != nil {
 		t.Error("a kind of which the view has nothing costs something")
 	}
