@@ -30,7 +30,7 @@ type keep struct {
 }
 
 // isRegistry reports whether the source leaves out services without a healthy instance.
-func (in *Intake) isRegistry() bool { return in.guard.Profile == config.ProfileRegistry }
+func (in *Intake) isRegistry() bool { return in.registry }
 
 // isAddressed reports whether the endpoints of a ServiceEntry are addresses. original is its content in the source,
 // nil if that is unknown or the same. relay: it comes from a relay, which has found the endpoints.
@@ -89,12 +89,11 @@ func (in *Intake) endKeep(sc *scope, rec *record) {
 func (in *Intake) leftOf(k keep) time.Duration { return k.since + keepFor - in.connected }
 
 // endKeeping deletes the records whose time is over.
-func (in *Intake) endKeeping(later func(time.Time)) {
+func (in *Intake) endKeeping() {
 	if len(in.keeping) == 0 || !in.isConnected() {
 		return
 	}
-	if left := in.leftOf(keep{since: in.keptSince}); left > 0 {
-		later(in.now.Add(left))
+	if in.leftOf(keep{since: in.keptSince}) > 0 {
 		return
 	}
 	first := in.connected
@@ -107,9 +106,8 @@ func (in *Intake) endKeeping(later func(time.Time)) {
 		first = min(first, k.since)
 	}
 	in.keptSince = first
-	in.begin()
+	in.gate.BeginUpdate()
 	in.deleteKept(gone)
-	later(in.now.Add(max(in.leftOf(keep{since: first}), 1)))
 }
 
 func (in *Intake) deleteKept(gone []*record) {
@@ -205,16 +203,12 @@ func (in *Intake) withdraw(key mirror.Key) {
 
 // withdrawPending has services of a registry served without endpoints that it has left out, if it does not answer
 // another version of the kind in time.
-func (in *Intake) withdrawPending(later func(time.Time)) {
-	if !in.isRegistry() || !in.syncing {
+func (in *Intake) withdrawPending() {
+	until, waits := in.gate.Patience()
+	if !in.isRegistry() || !waits || in.now.Before(until) {
 		return
 	}
-	pending := in.kind(federation.ServiceEntry).pending
-	if len(pending) > 0 && in.now.Before(in.syncingUntil) {
-		later(in.syncingUntil)
-		return
-	}
-	for name := range pending {
+	for name := range in.kind(federation.ServiceEntry).pending {
 		if original, ok := keyOf(federation.ServiceEntry, name); ok {
 			in.withdraw(in.rules.keyOf(original))
 		}

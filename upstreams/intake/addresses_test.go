@@ -236,7 +236,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 					for _, e := range se.Endpoints {
 						served = append(served, e.Address)
 						if !slices.Contains(w.addresses[i], e.Address) || w.registry && (!w.present[i] || w.hidden[i]) {
-							rt.Fatalf("%s is served with %s, frozen %v, held %v", key, e.Address, w.frozen != nil, w.held != nil)
+							rt.Fatalf("%s is served with %s, frozen %v, held %v", key, e.Address, w.frozen != nil, w.gate.Holding())
 						}
 					}
 					if slices.Sort(served); w.present[i] && !w.hidden[i] && !slices.Equal(served, w.addresses[i]) && (w.frozen == nil || !changed) {

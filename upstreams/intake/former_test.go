@@ -15,6 +15,7 @@ import (
 	"meshrelay/federation/services"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/intake/gate"
 )
 
 // newHeld returns a machine whose guard holds the deletion of all that came on its stream: eight
@@ -28,8 +29,8 @@ func newHeld(t *testing.T, u config.Upstream, more fakexds.Resource) (m *machine
 	m.step(Endpoints{From: oneEndpoint, Clusters: slices.Collect(maps.Keys(out.Clusters))})
 	m.step(Received{Updates: []Update{m.update(true)}})
 	key, _ = keyOf(federation.ServiceEntry, more.Name)
-	if m.held == nil || len(m.leaving) != 9 || m.store.Get(key) == nil {
-		t.Fatalf("%d are held, and 9 should be", len(m.leaving))
+	if !m.gate.Holding() || m.leaves() != 9 || m.store.Get(key) == nil {
+		t.Fatalf("%d are held, and 9 should be", m.leaves())
 	}
 	return m, key
 }
@@ -79,7 +80,7 @@ func TestAHeldServiceFollowsItsEndpoints(t *testing.T) {
 	m.now = m.now.Add(2 * time.Minute)
 	m.open(entryURL)
 	out = m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), service)...)}})
-	if m.held != nil || out.Clusters != nil || out.Deleted > 0 || !before.Equal(m.store.Get(key)) {
+	if m.gate.Holding() || out.Clusters != nil || out.Deleted > 0 || !before.Equal(m.store.Get(key)) {
 		t.Errorf("the hold has not ended, or other endpoints are asked for: %v, %d deleted", out.Clusters, out.Deleted)
 	}
 	// When it has gone, nobody asks for its endpoints.
@@ -132,7 +133,7 @@ func TestWhatTheRulesLeaveOutSinceIsNotServedAgain(t *testing.T) {
 	wrong := x(func(r *mcp.Resource) { r.Body.Value = []byte{0xff} })
 	for _, r := range []fakexds.Resource{hidden, wrong} {
 		m.step(Received{Updates: []Update{m.update(false, r)}})
-		if _, leaves := m.leaving[key]; !leaves {
+		if m.gate.State(key) != gate.Held {
 			t.Error("its deletion does not wait any more")
 		}
 	}

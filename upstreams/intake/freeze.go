@@ -8,6 +8,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/upstreams/intake/gate"
 )
 
 // Freeze is the event that an operator freezes what is served, until Unfreeze. With an ID it may replace another freeze.
@@ -18,21 +19,22 @@ func (e Freeze) step(in *Intake, out *Output) {
 		out.err = NotPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
 		return
 	}
-	out.Effect = Effect{Kept: in.tallies.all.size}
+	out.Effect = Effect{Kept: in.gate.Size()}
 	if e.DryRun {
 		return
 	}
 	waits := in.endsHold()
 	in.freeze(e.Order)
-	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is, resources: %d%s", in.tallies.all.size, waits), Command: "relay unfreeze " + in.name})
+	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is, resources: %d%s", in.gate.Size(), waits), Command: "relay unfreeze " + in.name})
 }
 
 // endsHold returns how a freeze changes a hold, empty when nothing is held.
 func (in *Intake) endsHold() string {
-	if in.held == nil {
+	if !in.gate.Holding() {
 		return ""
 	}
-	return fmt.Sprintf("; %d held deletions wait for the end of the freeze", len(in.leaving))
+	held, _ := in.gate.Waiting()
+	return fmt.Sprintf("; %d held deletions wait for the end of the freeze", held)
 }
 
 // freeze freezes the upstream. Held deletions are not carried out.
@@ -43,21 +45,8 @@ func (in *Intake) freeze(o Order) {
 	}
 	f.Empty = f.Revision == 0 && (o.Empty || !in.served.HasSynced())
 	in.frozen = f
-	for key := range in.leaving {
-		in.differing[key] = struct{}{}
-		in.stay(key)
-	}
-	in.held, in.lookedAt = nil, nil
+	in.gate.Freeze()
 	in.journal.reported = time.Time{} // so that the disk gets it
-}
-
-// compare notes whether the source of a frozen upstream has other content than the served one under a key.
-func (in *Intake) compare(key mirror.Key, r *mirror.Resource) {
-	if have := in.served.Get(key); have.Equal(r) {
-		delete(in.differing, key)
-	} else {
-		in.differing[key] = struct{}{}
-	}
 }
 
 // Unfreeze is the event that an upstream follows its source again. The guard judges the deletions.
@@ -68,7 +57,7 @@ func (e Unfreeze) step(in *Intake, out *Output) {
 	case in.frozen == nil:
 		out.err = NotPossible("upstream %s is not frozen", in.name)
 		return
-	case !e.Force && !in.stale.inContact:
+	case !e.Force && !in.gate.Contact().Has:
 		out.err = NotPossible("upstream %s is out of contact: wait for it, or use --force to follow its last known content", in.name)
 		return
 	}
@@ -88,25 +77,27 @@ func (in *Intake) unfreezing() (e Effect) {
 	})
 	gone := map[mirror.Kind]int{}
 	judged := 0
-	for key := range in.differing {
+	in.gate.Each(func(key mirror.Key, s gate.State) {
 		_, had := has[key]
 		e.count(key, in.served.Get(key) != nil, had)
-		if !had && !in.outdated[key] { // the guard does not judge removals by new rules
+		if !had && s != gate.RuledOut { // the guard does not judge removals by new rules
 			gone[key.Kind]++
 			judged++
 		}
-	}
-	if judged > 0 && in.tooManyOf(gone) != "" {
+	})
+	if judged > 0 && in.gate.TooMany(gone) != "" {
 		e.Held = judged
 	}
-	e.Kept = in.tallies.all.size - e.Changed - e.Removed
+	e.Kept = in.gate.Size() - e.Changed - e.Removed
 	e.finish()
 	return e
 }
 
 // thaw ends a freeze. cause is the cause of the next revision.
 func (in *Intake) thaw(by events.By, cause string) {
-	if in.frozen = nil; in.told {
+	in.frozen = nil
+	in.gate.Thaw()
+	if in.told {
 		in.without = time.Time{}
 	}
 	in.because(by, cause)
@@ -156,20 +147,17 @@ func (in *Intake) serveOnly(records []state.Record, dryRun bool) (effect Effect)
 		if dryRun {
 			continue
 		}
-		if !had {
-			in.outdated[key] = false // until the source has it
-		}
-		in.put(key, r.Resource, origin{saved: r})
+		in.noted(key, r.Resource, origin{saved: r}, in.gate.RollBack)
 	}
 	for key := range present {
 		effect.count(key, true, false)
 		if !dryRun {
-			in.drop(key)
+			in.gate.Drop(key)
 		}
 	}
 	effect.finish()
 	if !dryRun {
-		in.tallies.settle()
+		in.gate.Settle()
 	}
 	return effect
 }
@@ -182,15 +170,14 @@ func (in *Intake) Frozen() *state.Frozen { return in.frozen }
 type Release struct{ Order }
 
 func (e Release) step(in *Intake, out *Output) {
-	if in.held == nil {
+	if !in.gate.Holding() {
 		if !in.releaseRoots(e.Order, out) {
 			out.err = NotPossible("upstream %s: nothing is held", in.name)
 		}
 		return
 	}
-	if !e.DryRun && !in.noteHeldAt.IsZero() { // report the hold before its release, even a refused one
-		in.noteHeldAt = in.now
-		in.noteHeld()
+	if !e.DryRun {
+		in.gate.Report(true) // before its release, even a refused one
 	}
 	if e.Hold != "" {
 		if err := in.grown(e.Hold); err != nil {
@@ -208,7 +195,8 @@ func (e Release) step(in *Intake, out *Output) {
 		out.err = NotPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay upstreams --held %s\"", in.name, in.name)
 		return
 	}
-	effect.Kept, effect.Held = in.tallies.all.size-effect.Removed, len(in.leaving)-effect.Removed
+	held, _ := in.gate.Waiting()
+	effect.Kept, effect.Held = in.gate.Size()-effect.Removed, held-effect.Removed
 	effect.finish()
 	out.Effect = effect
 	if e.DryRun {
@@ -219,11 +207,5 @@ func (e Release) step(in *Intake, out *Output) {
 		Type: events.Released, Hold: in.namedHold().id, Text: fmt.Sprintf("%d held deletions carried out, %d still held", effect.Removed, effect.Held),
 	})
 	in.note(slog.LevelWarn, "held deletions released by operator", "hold", in.namedHold().id, "removed", effect.Removed, "held", effect.Held)
-	if effect.Held == 0 {
-		in.letGo()
-		return
-	}
-	in.carry(func(key mirror.Key, _ departure) bool { return e.picks(key) })
-	in.held.picked = true
-	in.noteHeldAt = in.now // the rest has another ID
+	in.gate.Release(e.picks)
 }

@@ -23,6 +23,7 @@ import (
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/upstreams/intake/gate"
 )
 
 // Reasons why a resource is left out, in addition to those of the filter.
@@ -431,7 +432,7 @@ func (in *Intake) room(sc *scope, rec *record, name []byte, el Element) error {
 	if l.MaxBytes > 0 && needed > held.bytes && in.Kept()+needed-held.bytes > l.MaxBytes {
 		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
 	}
-	if !held.content && len(in.leaving) > 0 {
+	if n, _ := in.gate.Waiting(); !held.content && n > 0 {
 		return in.roomBesideHeld(sc.Kind, string(name), size)
 	}
 	return nil
@@ -449,11 +450,12 @@ func (in *Intake) roomBesideHeld(kind mirror.Kind, name string, size int) error 
 	if !ok {
 		return nil
 	}
-	if _, returns := in.leaving[in.rules.keyOf(original)]; returns {
+	if s := in.gate.State(in.rules.keyOf(original)); s == gate.Departing || s == gate.Held {
 		return nil
 	}
 	l := in.limits
-	if l.MaxResources > 0 && in.resources+len(in.leaving) >= 2*l.MaxResources || l.MaxBytes > 0 && in.bytes+size+in.leavingBytes > 2*l.MaxBytes {
+	waiting, bytes := in.gate.Waiting()
+	if l.MaxResources > 0 && in.resources+waiting >= 2*l.MaxResources || l.MaxBytes > 0 && in.bytes+size+bytes > 2*l.MaxBytes {
 		return fmt.Errorf(overLimit+"%w: see \"relay upstreams --held %s\"", errHeldFull, in.name)
 	}
 	return nil

@@ -8,13 +8,13 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
+	"meshrelay/federation"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/upstreams/intake/gate"
 )
 
 const (
-	// syncPatience is how long the deletions of a new stream wait for all its answers.
-	syncPatience = 10 * time.Second
 	// versionGrace is how long names of an emptied scope may still turn up in another scope.
 	versionGrace = time.Second
 	longestSleep = time.Hour
@@ -22,38 +22,31 @@ const (
 
 // Intake is the state machine of one upstream. Its methods are called one at a time.
 type Intake struct {
-	name   string
-	served *mirror.Store
-	keeps  bool // changes are written to disk
-	rules  *Rules
-	limits config.Limits
-	guard  config.Guard
+	name                    string
+	served                  *mirror.Store
+	keeps                   bool // changes are written to disk
+	rules                   *Rules
+	limits                  config.Limits
+	registry                bool // the source leaves out services without a healthy instance
+	staleAfter, expireAfter time.Duration
 
 	now time.Time // of the current step
 	out Output    // of the current step
 
 	records
 	stream
-	departing
-	stale   staleness
-	tallies tallies
+	gate   *gate.Gate
+	frozen *state.Frozen // the freeze of the gate, as the disk has it
+	// former has the last record of each served key without a record. If the source sends such a
+	// key again and it is refused, this content returns.
+	former  map[mirror.Key]*record
+	names   holdNames
 	empty   int // served services without endpoints
 	journal journal
 	report  report
 	contact contact
 
-	frozen *state.Frozen
-	// differing has the keys under which the source of a frozen upstream has other content than the served
-	// one.
-	differing map[mirror.Key]struct{}
-	// outdated are keys that stay served while frozen although the source need not have them: new
-	// rules exclude them (true), or a rollback brought them back (false).
-	outdated map[mirror.Key]bool
-	// unseen are the served keys for which reconcileOver has found no record yet.
-	unseen map[mirror.Key]struct{}
-
-	synced bool // the source has given all its content at least once, also before a restart
-	told   bool // the same since the start of the process
+	told bool // the source has given all its content at least once since the start of the process
 	// without is when an operator began to serve clients without the source, zero if not.
 	without           time.Time
 	lastUpdate        time.Time
@@ -80,13 +73,6 @@ type stream struct {
 	open bool
 	// opened are the scopes that the stream has to answer, notOffered those of them that are not offered.
 	opened, notOffered []string
-	// syncing: some scope is not answered. opening: the stream has not answered all scopes at any time.
-	// openedAt is the newest departure when the stream began. Deletions wait until syncingUntil at most.
-	syncing, opening bool
-	openedAt         uint64
-	// torn: every scope was answered, but some answers could not be read in full.
-	torn         bool
-	syncingUntil time.Time
 	// unswept: served resources may come from a former source or process, and were not yet compared with all
 	// content of the present source.
 	unswept bool
@@ -98,13 +84,21 @@ type stream struct {
 // New returns an Intake without records. keeps: the caller uses TakeChanges.
 func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Intake {
 	in := &Intake{
-		name: u.Name, served: served, keeps: keeps, rules: rules, limits: u.Limits, guard: u.Guard, records: newRecords(),
-		departing: departing{leaving: map[mirror.Key]departure{}, former: map[mirror.Key]*record{}, renamed: true},
-		tallies:   tallies{byKind: map[mirror.Kind]*tally{}}, journal: journal{dirty: map[mirror.Key]origin{}},
-		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{}, keeping: map[*record]keep{},
+		name: u.Name, served: served, keeps: keeps, rules: rules, limits: u.Limits, registry: u.Guard.Profile == config.ProfileRegistry,
+		records: newRecords(), former: map[mirror.Key]*record{}, journal: journal{dirty: map[mirror.Key]origin{}}, keeping: map[*record]keep{},
 	}
-	in.stale.setRule(u.Staleness)
+	in.staleAfter, in.expireAfter = u.Staleness.StaleAfter.D(), u.Staleness.ExpireAfter.D()
+	in.gate = gate.New(served, settingsOf(u), watcher{in})
 	return in
+}
+
+// settingsOf returns the settings of the gate. A good istiod may have no MeshConfig to send, and a registry no healthy service.
+func settingsOf(u config.Upstream) gate.Settings {
+	s := gate.Settings{Guard: u.Guard, Staleness: u.Staleness, MayBeEmpty: []mirror.Kind{mirror.MeshConfig}}
+	if u.Guard.Profile == config.ProfileRegistry {
+		s.MayBeEmpty = append(s.MayBeEmpty, federation.ServiceEntry)
+	}
+	return s
 }
 
 // Step applies an event. now must not fall. After an error nothing has changed.
@@ -113,7 +107,8 @@ func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	in.out = Output{}
 	out := &in.out
 	e.step(in, out)
-	out.Wake = in.due()
+	in.expireTimers()
+	out.Wake = in.nextDeadline()
 	in.rejudgeRoutes(&out.Result)
 	out.Events = in.reported()
 	return *out, out.err
@@ -124,15 +119,16 @@ func (in *Intake) advance(now time.Time) {
 		in.connected += now.Sub(in.now)
 	}
 	in.now = now
+	in.gate.SetNow(now)
 }
 
-func (in *Intake) isConnected() bool { return in.open || in.stale.inContact }
+func (in *Intake) isConnected() bool { return in.open || in.gate.Contact().Has }
 
 func (e Received) step(in *Intake, out *Output) {
-	in.begin()
+	in.gate.BeginUpdate()
 	in.meet(e.Server)
 	in.believe = e.Believe && in.rules.trusts(e.Server)
-	number := in.departures
+	number := in.gate.Newest()
 	for _, meshConfig := range []bool{true, false} { // the MeshConfig tells how to judge the rest
 		for i := range e.Updates {
 			if u := &e.Updates[i]; (u.Scope.Kind == mirror.MeshConfig) == meshConfig {
@@ -154,7 +150,7 @@ func (e Received) step(in *Intake, out *Output) {
 	}
 	if e.Live && in.unswept && (!e.Unsure || !in.hasUnconfirmed()) {
 		// Judge all that is gone together, as for the answer of a new stream.
-		in.startStream(number)
+		in.gate.StartRound(number)
 		in.sweep()
 	}
 	out.Deleted = in.end(in.unsettled() || e.More && in.unswept)
@@ -197,8 +193,16 @@ func (in *Intake) note(level slog.Level, message string, args ...any) {
 
 func (Tick) step(*Intake, *Output) {}
 
-// due runs expired timers and returns the next deadline.
-func (in *Intake) due() time.Time {
+// expireTimers has each owner of a deadline do what is due.
+func (in *Intake) expireTimers() {
+	in.endGraces(0)
+	in.endKeeping()
+	in.gate.ExpireTimers()
+	in.withdrawPending()
+}
+
+// nextDeadline returns when expireTimers has something to do.
+func (in *Intake) nextDeadline() time.Time {
 	wake := in.now.Add(longestSleep)
 	later := func(t time.Time) { // ignores times in the past
 		if soonest := in.now.Add(time.Millisecond); t.After(in.now) && t.Before(soonest) {
@@ -208,27 +212,16 @@ func (in *Intake) due() time.Time {
 			wake = t
 		}
 	}
-	in.endGraces(0)
-	in.expire()
-	in.endKeeping(later)
-	if len(in.leaving) > 0 || in.held != nil {
-		in.judge(false)
+	in.gate.NextDeadline(later)
+	if len(in.keeping) > 0 && in.isConnected() {
+		later(in.now.Add(in.leftOf(keep{since: in.keptSince})))
 	}
-	in.withdrawPending(later)
-	in.noteHeld()
-	if len(in.leaving) > 0 && in.held == nil && in.syncing {
-		later(in.syncingUntil)
-	}
-	if in.held != nil {
-		in.askToRepeat()
-		in.planHold(later)
+	if until, waits := in.gate.Patience(); waits && in.registry && len(in.kind(federation.ServiceEntry).pending) > 0 {
+		later(until)
 	}
 	for _, k := range in.kinds {
-		if !k.graceUntil.IsZero() {
-			later(k.graceUntil)
-		}
+		later(k.graceUntil)
 	}
-	in.stale.plan(later)
 	return wake
 }
 
@@ -236,13 +229,9 @@ func (in *Intake) due() time.Time {
 type SetPolicy struct{ config.Upstream }
 
 func (e SetPolicy) step(in *Intake, _ *Output) {
-	in.limits, in.guard = e.Limits, e.Guard
-	if in.held != nil && !in.isOver() {
-		in.held.asked = time.Time{} // holdFor is longer now: ignore the answer to the earlier request
-	}
-	in.stale.setRule(e.Staleness)
-	back := in.stale.reconsider(in.now)
-	if back && in.frozen == nil {
+	in.limits, in.registry = e.Limits, e.Guard.Profile == config.ProfileRegistry
+	in.staleAfter, in.expireAfter = e.Staleness.StaleAfter.D(), e.Staleness.ExpireAfter.D()
+	if in.gate.Set(settingsOf(e.Upstream)) {
 		in.report.by = events.ByConfig
 		in.reconcileAll()
 		in.end(in.unsettled())
@@ -275,14 +264,17 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.note(slog.LevelInfo, "serving resources from disk until upstream has synced",
 		"resources", len(records), "lastContact", meta.LastContact, "frozen", meta.Frozen != nil)
 	in.tell(events.Event{Type: events.Restored, By: events.ByRelay, Text: fmt.Sprintf("%d resources served from disk until the upstream has synced", len(records))})
-	in.lastUpdate, in.frozen, in.synced = meta.LastContact, meta.Frozen, meta.Synced
-	in.before = hold{since: meta.HeldSince, ran: meta.HeldRan, of: meta.Held}
-	in.stale.restore(meta.LastContact, meta.InContact, in.now, in.frozen == nil)
+	in.lastUpdate, in.frozen, in.gate.Synced = meta.LastContact, meta.Frozen, meta.Synced
+	if in.frozen != nil {
+		in.gate.RestoreFrozen()
+	}
+	in.gate.RestoreHold(gate.Clock{Since: meta.HeldSince, Ran: meta.HeldRan, N: meta.Held})
+	in.gate.RestoreContact(meta.LastContact, meta.InContact)
 	gone := map[mirror.Kind]int{}
 	served := make([]*mirror.Resource, 0, len(records))
 	for i := range records {
 		key := records[i].Resource.Key()
-		if in.stale.withholds(key.Kind) {
+		if in.gate.Withholds(key.Kind) {
 			in.dirty(key, origin{})
 			gone[key.Kind]++
 			continue
@@ -292,15 +284,11 @@ func (e Restored) step(in *Intake, _ *Output) {
 	for _, r := range served {
 		in.empty += empty(r)
 	}
-	in.served.Begin(served)
-	for kind, n := range in.served.Counts() {
-		in.tallies.add(kind, n)
-	}
+	in.gate.Begin(served)
 	if len(gone) > 0 {
-		in.because(events.ByStaleness, "staleness")
 		in.noteExpired(gone)
 	}
-	if in.synced {
+	if in.gate.Synced {
 		in.served.SetSynced()
 	}
 	// Frozen resources may come from rules older than meta.Fingerprint.

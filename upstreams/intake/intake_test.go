@@ -44,6 +44,15 @@ func newMachine(t *testing.T, relayed bool, p config.Provenance) *machine {
 	return m
 }
 
+// policy sets the guard and the staleness.
+func (m *machine) policy(g config.Guard, s config.Staleness) {
+	m.t.Helper()
+	m.step(SetPolicy{config.Upstream{Limits: m.limits, Guard: g, Staleness: s}})
+}
+
+// leaves returns how many deletions wait.
+func (m *machine) leaves() int { n, _ := m.gate.Waiting(); return n }
+
 func (m *machine) step(e Event) Output {
 	m.t.Helper()
 	out, err := m.Step(m.now, e)

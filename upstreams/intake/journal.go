@@ -82,7 +82,7 @@ func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 
 // boundJournal limits the remembered changes while the disk can not be written.
 func (in *Intake) boundJournal() {
-	if len(in.journal.dirty) <= 2*in.tallies.all.size+maxGone {
+	if len(in.journal.dirty) <= 2*in.gate.Size()+maxGone {
 		return
 	}
 	in.journal.whole = true
@@ -145,10 +145,11 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 // meta returns the Meta to write. changes is set if there are changes to write with it. Without changes, meta
 // only renews the time of the contact, if expireAfter counts from it.
 func (in *Intake) meta(changes bool) state.Meta {
-	last, lasts := in.stale.since, in.stale.inContact || in.stale.lasted
-	if in.stale.inContact {
+	c, held := in.gate.Contact(), in.gate.HoldClock()
+	last, lasts := c.Since, c.Has || c.Lasted
+	if c.Has {
 		last = in.now
-		expire := in.stale.expireAfter
+		expire := in.expireAfter
 		if told := in.journal.reported; !told.IsZero() && !changes && (expire == 0 || last.Sub(told) < min(contactGrain, expire/10)) {
 			last = told
 		}
@@ -156,18 +157,14 @@ func (in *Intake) meta(changes bool) state.Meta {
 	if !last.IsZero() {
 		in.journal.reported = last
 	}
-	meta := state.Meta{
-		Synced: in.synced, LastContact: last, InContact: lasts, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
-		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.of, Identity: in.identity,
+	if h, is := in.gate.Hold(); is && h.Runs {
+		held.Ran = held.Ran.Truncate(max(min(contactGrain, h.For/10), time.Second))
+	}
+	return state.Meta{
+		Synced: in.gate.Synced, LastContact: last, InContact: lasts, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
+		HeldSince: held.Since, HeldRan: held.Ran, Held: held.N, Identity: in.identity,
 		RootNamespace: in.root, Server: in.server,
 	}
-	if in.held != nil {
-		meta.HeldSince, meta.HeldRan, meta.Held = in.held.since, in.held.elapsed(in.now), len(in.leaving)
-		if !in.held.running.IsZero() {
-			meta.HeldRan = meta.HeldRan.Truncate(max(min(contactGrain, in.guard.HoldFor.D()/10), time.Second))
-		}
-	}
-	return meta
 }
 
 // GiveBack takes back changes that could not be written. The next TakeChanges returns them again.

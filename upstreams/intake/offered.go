@@ -10,6 +10,7 @@ import (
 	"meshrelay/federation"
 	"meshrelay/federation/filter"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/intake/gate"
 )
 
 // Asked returns whether a server is asked for a kind: import.profile and import.kinds have it, services.mode needs it, or it is
@@ -28,7 +29,7 @@ func Asked(u config.Upstream) func(mirror.Kind) bool {
 type Silent struct{ Scopes []Scope }
 
 func (e Silent) step(in *Intake, out *Output) {
-	in.begin()
+	in.gate.BeginUpdate()
 	back := false
 	for _, s := range e.Scopes {
 		k, sc := in.scope(s)
@@ -48,12 +49,11 @@ func (e Silent) step(in *Intake, out *Output) {
 // mayConfirm reports whether resources are served that the answer for a scope may confirm: its records, those
 // of a version of the kind that is not opened, or deletions that wait.
 func (in *Intake) mayConfirm(k *kind, sc *scope) bool {
-	for key := range in.leaving {
-		if sc.answered && key.Kind == k.kind {
-			return true
-		}
-	}
-	return slices.ContainsFunc(k.scopes, func(other *scope) bool {
+	waits := false
+	in.gate.Each(func(key mirror.Key, s gate.State) {
+		waits = waits || key.Kind == k.kind && (s == gate.Departing || s == gate.Held)
+	})
+	return waits && sc.answered || slices.ContainsFunc(k.scopes, func(other *scope) bool {
 		return len(other.byName) > 0 && (other == sc || !slices.Contains(in.opened, other.Name))
 	})
 }

@@ -6,88 +6,36 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/zeebo/xxh3"
 
-	"meshrelay/events"
 	"meshrelay/federation"
 	"meshrelay/federation/services"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
 
-// begin starts an update: changes until end are applied together.
-func (in *Intake) begin() {
-	if len(in.leaving) == 0 && (!in.syncing || !in.now.Before(in.syncingUntil)) {
-		in.tallies.settle() // no deletion waits, so additions until now are not new any more
-		if in.syncing && in.opening {
-			in.before = hold{} // no deletion of the former hold is left
-		}
-	}
-}
-
-// end judges the deletions of an update and returns how many it carried out. syncing: the source
-// has more to send.
+// end ends an update, which gate.BeginUpdate began. It has the gate judge the deletions, and returns how many that carried
+// out. syncing: the source has more to send.
 func (in *Intake) end(syncing bool) (removed int) {
-	if syncing && !in.syncing {
-		in.syncingUntil = in.now.Add(syncPatience)
-	}
-	// The first readable answer of a torn stream counts, too, unless something departed since it
-	// began.
-	answered := (in.opening || in.torn && in.departures == in.openedAt) && !syncing
-	in.syncing = syncing
-	removed = in.judge(answered && !in.isTorn())
-	if answered {
-		in.opening = false
-		in.before = hold{}
-		in.torn = in.isTorn()
-	}
+	removed = in.gate.EndUpdate(syncing, in.isTorn())
 	in.boundJournal()
 	return removed
 }
 
 // reconcile makes the served resources of some names follow the records. It returns how many of them are new
-// or changed for clients. It is called between begin and end.
+// or changed for clients. It is called between gate.BeginUpdate and end.
 func (in *Intake) reconcile(k *kind, names []string) (differ int) {
+	var all []want
 	for _, name := range names {
-		if in.reconcileOne(k, name) {
-			differ++
+		all = in.wants(all[:0], k, name)
+		for _, w := range all {
+			if in.obey(w) {
+				differ++
+			}
 		}
 	}
 	return differ
-}
-
-// reconcileOne reconciles one name. After a panic, its served resource stays.
-func (in *Intake) reconcileOne(k *kind, name string) (differs bool) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			_ = in.panicked(name, p) // without the error: no update is there to refuse it
-			differs = false
-		}
-	}()
-	rec, sc := k.find(name)
-	if k.kind == federation.WasmPlugin && (rec != nil || !k.waits()) {
-		in.reconcileOne(in.kind(federation.TrafficExtension), in.extend(name, rec))
-	}
-	if rec != nil && (!rec.kept || !k.waits()) {
-		return in.serve(rec, sc)
-	}
-	original, ok := keyOf(k.kind, name)
-	if !ok {
-		return false
-	}
-	key := in.rules.keyOf(original)
-	if k.waits() {
-		if k.pending == nil {
-			k.pending = map[string]struct{}{}
-		}
-		k.pending[name] = struct{}{}
-		delete(in.unseen, key) // it stays served until then
-		return false
-	}
-	in.remove(key)
-	return false
 }
 
 func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {
@@ -96,73 +44,6 @@ func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {
 	}
 	namespace, name, err := mirror.ParseFullName(name)
 	return mirror.Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
-}
-
-// serve serves a record, unless the upstream is frozen or the kind withheld. It reports whether
-// clients see a change.
-func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
-	key := rec.resource.Key()
-	if in.stay(key) && in.held != nil {
-		in.held.returned = in.now
-	}
-	delete(in.unseen, key)
-	delete(in.outdated, key)
-	in.dropFormer(key)
-	switch {
-	case in.frozen != nil:
-		in.follow(key, key, rec, sc)
-		in.serveSiblings(rec, sc)
-		in.compare(key, rec.resource)
-		return false
-	case in.stale.withholds(key.Kind):
-		return false
-	}
-	stored, changed := in.put(key, rec.resource, origin{record: rec, scope: sc, endpoints: in.addressing})
-	before := rec.load(0)
-	rec.resource = stored
-	in.account(before, rec.load(0))
-	return in.serveSiblings(rec, sc) || changed
-}
-
-// put serves a resource, which comes from o. It returns the stored resource.
-func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin) (stored *mirror.Resource, changed bool) {
-	old := in.served.Get(key)
-	stored, changed = in.served.Put(r)
-	if o.endpoints = changed && in.sameConfig(old, r, o); changed {
-		in.empty += empty(r) - empty(old)
-		in.dirty(key, o)
-	}
-	switch {
-	case old == nil:
-		in.tallies.add(key.Kind, 1)
-		in.tallies.all.added++ // restored ones are not new
-		in.tallies.kind(key.Kind).added++
-		in.report.changes.Note(events.Addition, key)
-	case changed && !o.endpoints:
-		in.report.changes.Note(events.Modification, key)
-		switch service, endpoint := services.Concerns(old, r); {
-		case service:
-			in.report.changes.Services++
-		case endpoint:
-			in.report.changes.Endpoints++
-		}
-	}
-	return stored, changed
-}
-
-// remove notes that the source does not have a key. judge decides later.
-func (in *Intake) remove(key mirror.Key) {
-	isServed := in.served.Get(key) != nil
-	if !isServed {
-		in.dropFormer(key)
-	}
-	switch {
-	case in.frozen != nil:
-		in.withdraw(key)
-		in.compare(key, nil)
-	case isServed && !in.stale.withholds(key.Kind):
-		in.depart(key)
-	}
 }
 
 // delete removes a record and reports whether it had content. The caller reconciles its name only then:
@@ -211,25 +92,6 @@ func (in *Intake) revive(rec *record, kind mirror.Kind, name string) bool {
 	return true
 }
 
-// drop removes a served resource, and the siblings of its last record.
-func (in *Intake) drop(key mirror.Key) bool {
-	if f := in.former[key]; f != nil {
-		for sibling := range f.siblings {
-			in.drop(sibling)
-		}
-	}
-	in.dropFormer(key)
-	in.dirty(key, origin{})
-	old := in.served.Get(key)
-	if !in.served.Remove(key) {
-		return false
-	}
-	in.empty -= empty(old)
-	in.tallies.remove(key.Kind)
-	in.report.changes.Note(events.Removal, key)
-	return true
-}
-
 func (in *Intake) eachServed(f func(*mirror.Resource)) {
 	for _, kind := range in.served.Kinds() {
 		for _, r := range in.served.List(kind, "") {
@@ -239,68 +101,9 @@ func (in *Intake) eachServed(f func(*mirror.Resource)) {
 }
 
 func (in *Intake) servedKeys() map[mirror.Key]struct{} {
-	keys := make(map[mirror.Key]struct{}, in.tallies.all.size)
+	keys := make(map[mirror.Key]struct{}, in.gate.Size())
 	in.eachServed(func(r *mirror.Resource) { keys[r.Key()] = struct{}{} })
 	return keys
-}
-
-// reconcileAll reconciles all names, between begin and end. Served keys without a record are gone.
-func (in *Intake) reconcileAll() {
-	clear(in.differing) // compare fills it again
-	in.reconcileOver(in.servedKeys(), false)
-}
-
-// reconcileOver reconciles all names. Those of keys that have no record are gone. meant: a change
-// of the config removes them, so the guard does not judge that.
-func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
-	in.unseen = keys
-	for _, k := range in.kinds {
-		names := make(map[string]struct{}, len(k.pending))
-		maps.Copy(names, k.pending)
-		for _, sc := range k.scopes {
-			for name, rec := range sc.byName {
-				if rec.resource != nil {
-					names[name] = struct{}{}
-				}
-			}
-		}
-		if made := in.scopes[extensions.Name]; k.kind == federation.WasmPlugin && made != nil {
-			for name := range made.byName {
-				names[strings.TrimSuffix(name, federation.Translated)] = struct{}{}
-			}
-		}
-		in.reconcile(k, slices.Collect(maps.Keys(names)))
-	}
-	if meant {
-		in.because(events.ByConfig, "config")
-	}
-	ruled := meant
-	for key := range in.unseen {
-		_, leaves := in.leaving[key]
-		ends, outdated := in.outdated[key]
-		intended := meant || ends
-		switch {
-		case in.unswept && !meant && !outdated: // the source may still have it
-		case in.frozen != nil:
-			if meant {
-				in.outdated[key] = true
-			}
-			in.remove(key)
-		case !intended:
-			in.remove(key)
-		case meant && leaves: // the source had deleted it before
-		default:
-			in.drop(key)
-			ruled = true
-		}
-	}
-	in.unseen = nil
-	if in.frozen == nil {
-		clear(in.outdated)
-		if ruled {
-			in.tallies.forget()
-		}
-	}
 }
 
 // kept returns the records with content, in the form of the disk.
@@ -332,7 +135,8 @@ func (in *Intake) adopt(records []state.Record, same bool) {
 	in.records = newRecords()
 	in.keepFollowing(followed)
 	clear(in.keeping)
-	in.stream = stream{unswept: true, syncing: in.syncing, syncingUntil: in.syncingUntil}
+	in.stream = stream{unswept: true}
+	in.gate.Unopen()
 	held := map[mirror.Key]struct{}{}
 	for i := range records {
 		if isExtension(&records[i]) {

@@ -30,7 +30,7 @@ func TestARenewedIntakeBeginsWithWhatTheFormerHeld(t *testing.T) {
 
 	k, sc := m.scope(scope)
 	delete(sc.byName, "shop/b") // a step was to delete it
-	m.unseen, k.pending = nil, map[string]struct{}{"shop/b": {}}
+	k.pending = map[string]struct{}{"shop/b": {}}
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -44,7 +44,7 @@ func TestARenewedIntakeBeginsWithWhatTheFormerHeld(t *testing.T) {
 	if got := m.Versions(entryURL); len(got) != 2 {
 		t.Errorf("a stream resumes with %v, want a and c", got)
 	}
-	if st := m.Status(m.now); st.Complete || !st.Synced || m.Identity() != "cluster" || !m.ServedWithout() || !m.stale.inContact {
+	if st := m.Status(m.now); st.Complete || !st.Synced || m.Identity() != "cluster" || !m.ServedWithout() || !m.gate.Contact().Has {
 		t.Errorf("%+v", st)
 	}
 	changes, meta := m.TakeChanges(m.now)

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -105,22 +106,22 @@ func (in *Intake) reportRefused(sc *scope) {
 }
 
 // reportHold reports a hold with its start, which is earlier than the event.
-func (in *Intake) reportHold(lasts string) {
-	h := in.named
+func (in *Intake) reportHold() {
+	h := in.namedHold()
+	hold, _ := in.gate.Hold()
+	lasts := "forever"
+	if hold.Ends {
+		lasts = hold.Left.Round(time.Second).String()
+	}
 	r := &events.Resources{}
 	for _, key := range h.keys {
 		r.Note(events.Removal, key)
 	}
 	in.tell(events.Event{
-		Type: events.Held, By: events.ByGuard, Hold: h.id, Resources: r, Reason: in.held.why, Command: "relay upstreams --held " + in.name,
-		Text: fmt.Sprintf("%d deletions of %d resources held since %s, for %s", len(h.keys), in.held.of, in.held.since.UTC().Format(time.RFC3339), lasts),
+		Type: events.Held, By: events.ByGuard, Hold: h.id, Resources: r, Reason: hold.Why, Command: "relay upstreams --held " + in.name,
+		Text: fmt.Sprintf("%d deletions of %d resources held since %s, for %s", len(h.keys), hold.Of, hold.Since.UTC().Format(time.RFC3339), lasts),
 	})
-}
-
-// reportCarriedOut reports that the guard carries out n held deletions.
-func (in *Intake) reportCarriedOut(n int, reason string) {
-	in.report.by, in.report.reason = events.ByGuard, reason
-	in.tell(events.Event{Type: events.CarriedOut, By: events.ByGuard, Reason: reason, Text: fmt.Sprintf("%d held deletions carried out", n)})
+	in.note(slog.LevelWarn, "deletions held by guard", "held", len(h.keys), "of", hold.Of, "reason", hold.Why, "for", lasts, "see", "relay upstreams --held "+in.name)
 }
 
 // reportClosed reports that the source is out of contact: each kind of trouble once until the next

@@ -36,8 +36,8 @@ func entries(n int, host string) (out []fakexds.Resource) {
 // TestAStepTellsWhatHasChangedAndByWhom: the source, the guard, an operator, the config, the staleness.
 func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
-	m.guard = config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}
-	m.stale.setRule(config.Staleness{StaleAfter: config.Duration(time.Hour)})
+	guard := config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}
+	m.policy(guard, config.Staleness{StaleAfter: config.Duration(time.Hour)})
 	scope, err := TypeScope(entryURL)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	want("most go", "", all(entries(2, "b")...))
 	m.now = m.now.Add(2 * time.Second)
 	held := want("which is held", "held/guard 8 removed", Tick{})
-	if e := held[0]; e.Hold != m.named.id || e.Command != "relay upstreams --held east" || e.Reason == "" {
+	if e := held[0]; e.Hold != m.namedHold().id || e.Command != "relay upstreams --held east" || e.Reason == "" {
 		t.Errorf("%+v", e)
 	}
 	released := want("released", "released/operator, changed/operator 8 removed", Release{Order{All: true, Reason: "INC-1"}})
@@ -107,7 +107,7 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	}
 	want("the relay ends it", "", Closed{Planned: true})
 
-	m.stale.setRule(config.Staleness{StaleAfter: config.Duration(time.Minute), ExpireAfter: config.OpenEnded(time.Minute)})
+	m.policy(guard, config.Staleness{StaleAfter: config.Duration(time.Minute), ExpireAfter: config.OpenEnded(time.Minute)})
 	m.now = m.now.Add(2 * time.Minute)
 	want("stale", "stale/staleness, expired/staleness, changed/staleness 10 removed", Tick{})
 }
@@ -160,7 +160,7 @@ func TestRefusedResourcesAreLookedAtWhenTheyChange(t *testing.T) {
 // TestEachTroubleOfAnOutageIsOneEvent: two addresses may fail in two ways, in turn and for days.
 func TestEachTroubleOfAnOutageIsOneEvent(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
-	m.stale.setRule(config.Staleness{StaleAfter: config.Duration(time.Hour)})
+	m.policy(config.Guard{Percent: 100}, config.Staleness{StaleAfter: config.Duration(time.Hour)})
 	contact := func(address string) string {
 		m.step(Opened{Scopes: []Scope{m.update(false).Scope}, Address: address})
 		return typesOf(m.step(Received{Updates: []Update{m.update(true)}}).Events)
@@ -210,7 +210,7 @@ func TestAServiceThatItsEndpointsMakeWrongIsToldAtOnce(t *testing.T) {
 // that others wait, and under which ID.
 func TestWhatIsStillHeldAfterAReleaseIsReportedWithItsID(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
-	m.guard = config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}
+	m.policy(config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}, config.Staleness{})
 	scope, err := TypeScope(entryURL)
 	if err != nil {
 		t.Fatal(err)
@@ -231,8 +231,8 @@ func TestWhatIsStillHeldAfterAReleaseIsReportedWithItsID(t *testing.T) {
 	if got := typesOf(part); got != "released/operator, held/guard 7 removed, changed/operator 2 removed" {
 		t.Fatal(got)
 	}
-	if id := part[1].Hold; part[0].Hold != first[0].Hold || id == first[0].Hold || id != m.named.id {
-		t.Errorf("holds %s and %s after %s, now %s", part[0].Hold, id, first[0].Hold, m.named.id)
+	if id := part[1].Hold; part[0].Hold != first[0].Hold || id == first[0].Hold || id != m.namedHold().id {
+		t.Errorf("holds %s and %s after %s, now %s", part[0].Hold, id, first[0].Hold, m.namedHold().id)
 	}
 	if got := typesOf(m.step(Release{Order{All: true}}).Events); got != "released/operator, changed/operator 7 removed" {
 		t.Error(got)
@@ -243,7 +243,7 @@ func TestWhatIsStillHeldAfterAReleaseIsReportedWithItsID(t *testing.T) {
 // is refused. It tells since when it holds.
 func TestAHoldIsToldBeforeItsRelease(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
-	m.guard = config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}
+	m.policy(config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}, config.Staleness{})
 	scope, err := TypeScope(entryURL)
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestAHoldIsToldBeforeItsRelease(t *testing.T) {
 	m.step(Opened{Scopes: []Scope{scope}})
 	m.step(Received{Updates: []Update{m.update(true, entries(10, "a")...)}})
 	m.step(Received{Updates: []Update{m.update(true)}})
-	m.now = m.now.Add(noteHeldAfter / 2)
+	m.now = m.now.Add(time.Second / 2)
 	if out := m.step(Release{Order{All: true, DryRun: true}}); len(out.Events) > 0 {
 		t.Errorf("a dry run tells %s", typesOf(out.Events))
 	}
@@ -259,10 +259,10 @@ func TestAHoldIsToldBeforeItsRelease(t *testing.T) {
 	if got := typesOf(out.Events); err == nil || got != "held/guard 10 removed" {
 		t.Fatalf("a release of another hold: %v, told: %s", err, got)
 	}
-	if since := m.now.Add(-noteHeldAfter / 2).UTC().Format(time.RFC3339); !strings.Contains(out.Events[0].Text, "held since "+since+", for 1m0s") {
+	if since := m.now.Add(-time.Second / 2).UTC().Format(time.RFC3339); !strings.Contains(out.Events[0].Text, "held since "+since+", for 1m0s") {
 		t.Errorf("%s, want since %s", out.Events[0].Text, since)
 	}
-	m.now = m.now.Add(noteHeldAfter)
+	m.now = m.now.Add(time.Second)
 	if got := typesOf(m.step(Tick{}).Events); got != "" {
 		t.Errorf("told again: %s", got)
 	}

@@ -122,7 +122,7 @@ func (in *Intake) reroot(out *Result) {
 	for k, names := range back {
 		out.Changed += in.reconcile(k, names)
 	}
-	in.tallies.forget()
+	in.gate.Meant()
 }
 
 // rejudge imports the content of a record again.
@@ -137,17 +137,6 @@ func (in *Intake) rejudge(sc *scope, rec *record, name string, out *Result) {
 	if err != nil {
 		in.refuse(sc, name, err, out)
 	}
-}
-
-// expel removes a served resource that the rules leave out. A frozen upstream serves it until the end of the freeze.
-func (in *Intake) expel(key mirror.Key) {
-	if in.frozen != nil {
-		in.outdated[key] = true
-		in.remove(key)
-		return
-	}
-	in.stay(key)
-	in.drop(key)
 }
 
 // trusts reports whether the provenance that a server tells is believed. server has the identities that it has proven.

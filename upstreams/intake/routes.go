@@ -45,6 +45,6 @@ func (in *Intake) rejudgeRoute(sc *scope, rec *record, name string, out *Result)
 	} else if key, ok := keyOf(k.kind, name); ok && had {
 		delete(k.pending, name)
 		in.expel(in.rules.keyOf(key))
-		in.tallies.forget()
+		in.gate.Meant()
 	}
 }

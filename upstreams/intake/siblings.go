@@ -33,17 +33,15 @@ func (r *record) sibling(s *mirror.Resource) *record {
 // serveSiblings serves the siblings of a record whose own key is served. It reports whether clients see a change.
 func (in *Intake) serveSiblings(rec *record, sc *scope) (changed bool) {
 	for key, s := range rec.siblings {
-		delete(in.unseen, key)
-		delete(in.outdated, key)
-		in.stay(key)
+		in.gate.Follow(key)
 		differs := false
 		switch {
 		case s == nil:
 			delete(rec.siblings, key)
-			if differs = in.drop(key); differs {
-				in.tallies.disown(key.Kind)
+			if differs = in.gate.Drop(key); differs {
+				in.gate.Disown(key)
 			}
-		case in.frozen != nil:
+		case in.gate.Frozen():
 			in.follow(key, rec.resource.Key(), rec.sibling(s), sc)
 		default:
 			_, differs = in.put(key, s, origin{record: rec.sibling(s), scope: sc, endpoints: in.addressing})

@@ -103,8 +103,8 @@ func TestEachPortOfAServiceHasAllItsEndpoints(t *testing.T) {
 		m.pods(step.old, step.fresh)
 		m.has(fmt.Sprint(step.old, step.fresh), step.want)
 	}
-	if m.held != nil || len(m.leaving) > 0 {
-		t.Errorf("%d deletions wait", len(m.leaving))
+	if m.gate.Holding() || m.leaves() > 0 {
+		t.Errorf("%d deletions wait", m.leaves())
 	}
 	named := newRollout(t, config.Rewrite{NamePrefix: "e-"})
 	named.pods(2, 1)
@@ -156,13 +156,13 @@ func TestSiblingsOfAFrozenServiceFollowItsEndpoints(t *testing.T) {
 
 func TestSiblingsGoWithTheirService(t *testing.T) {
 	m := newRollout(t, config.Rewrite{})
-	m.guard.HoldFor = config.OpenEnded(1e12)
+	m.policy(config.Guard{Percent: 30, Count: 2, HoldFor: config.OpenEnded(1e12)}, config.Staleness{})
 	has := func() { m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), m.service())...)}}) }
 	has()
 	m.pods(3, 2)
 	m.step(Received{Updates: []Update{m.update(true)}})
-	if m.held == nil || len(m.leaving) != 9 {
-		t.Fatalf("%d are held: want the service once, and 8 others", len(m.leaving))
+	if !m.gate.Holding() || m.leaves() != 9 {
+		t.Fatalf("%d are held: want the service once, and 8 others", m.leaves())
 	}
 	m.has("held", "web 80 x3, web-~ 80 9901 x2")
 	m.pods(1, 2)
@@ -174,7 +174,7 @@ func TestSiblingsGoWithTheirService(t *testing.T) {
 	m.step(Received{Updates: []Update{m.update(true)}})
 	m.step(Release{Order{All: true}})
 	m.has("released", "")
-	if n := cmp.Or(len(m.former), len(m.discovery.users), m.tallies.all.size, len(m.leaving)); n != 0 {
+	if n := cmp.Or(len(m.former), len(m.discovery.users), m.gate.Size(), m.leaves()); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"meshrelay/federation"
 	"meshrelay/federation/filter"
 	"meshrelay/internal/text"
+	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/upstreams/intake/gate"
 )
 
 // maxRefused is how many refusals a Status lists.
@@ -114,24 +116,25 @@ type Frozen struct {
 
 // Status returns the status at a time.
 func (in *Intake) Status(now time.Time) Status {
-	in.now = now
+	in.gate.SetNow(now)
+	c := in.gate.Contact()
 	st := Status{
-		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: in.stale.inContact, LastContact: in.stale.since, LastUpdate: in.lastUpdate,
-		Panics: in.panics, Stale: in.stale.isStale, Expired: in.expired(), NotOffered: in.notOffered, Empty: in.empty,
+		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: c.Has, LastContact: c.Since, LastUpdate: in.lastUpdate,
+		Panics: in.panics, Stale: c.Stale, Expired: in.expired(), NotOffered: in.notOffered, Empty: in.empty,
 	}
 	if !in.complete {
 		st.Pending = in.Pending()
 	}
 	in.describeScopes(&st)
-	if in.stale.isStale {
-		st.StaleSince, st.StaleLater = in.stale.since, in.stale.lasted
+	if c.Stale {
+		st.StaleSince, st.StaleLater = c.Since, c.Lasted
 	}
-	if in.held != nil {
-		held := in.describeHold()
+	if h, is := in.gate.Hold(); is {
+		held := in.describeHold(h)
 		st.Held = &held
 	}
 	if f := in.frozen; f != nil {
-		st.Frozen = &Frozen{*f, len(in.differing)}
+		st.Frozen = &Frozen{*f, in.gate.Exceptions()}
 	}
 	return st
 }
@@ -145,7 +148,7 @@ func (in *Intake) describeScopes(st *Status) {
 		for reason, n := range sc.leftOut {
 			if n > 0 {
 				st.LeftOut[reason] += n
-				if one := in.tallies.byKind[sc.Kind]; (one == nil || one.size == 0) && n == len(sc.byName) && !slices.Contains(meant, reason) && (reason != reasonGenerated || sc.Kind != federation.ServiceEntry) {
+				if in.gate.SizeOf(sc.Kind) == 0 && n == len(sc.byName) && !slices.Contains(meant, reason) && (reason != reasonGenerated || sc.Kind != federation.ServiceEntry) {
 					st.AllLeftOut[sc.Kind.String()] = reason
 				}
 			}
@@ -168,37 +171,61 @@ func (in *Intake) describeScopes(st *Status) {
 
 // HeldDeletions returns the held deletions, or nil.
 func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
-	in.now = now
-	if in.held == nil {
+	in.gate.SetNow(now)
+	h, is := in.gate.Hold()
+	if !is {
 		return nil
 	}
-	out := HeldUpstream{Upstream: in.name, Held: in.describeHold()}
+	out := HeldUpstream{Upstream: in.name, Held: in.describeHold(h)}
 	for _, key := range in.namedHold().keys {
 		r := in.served.Get(key)
+		since, _ := in.gate.Departure(key)
 		out.Deletions = append(out.Deletions, HeldDeletion{
 			Kind: key.Kind.String(), Namespace: key.Namespace, Name: key.Name,
-			Version: r.Version(), Created: r.Metadata().CreateTime, Since: in.leaving[key].since,
+			Version: r.Version(), Created: r.Metadata().CreateTime, Since: since,
 		})
 	}
 	return []HeldUpstream{out}
 }
 
 // describeHold returns the hold for a status.
-func (in *Intake) describeHold() Held {
-	h := in.held
-	out := Held{ID: in.namedHold().id, Since: h.since, Clock: ClockNone, Reason: h.why, Asked: h.asked, Removals: len(in.leaving), Of: h.of}
-	if left, ends := in.left(); ends {
-		switch {
-		case left == 0:
-			out.Clock = ClockOver
-		case h.running.IsZero():
-			out.Clock, out.Left = ClockStopped, left.Round(time.Second).String()
-		default:
-			out.Clock, out.Until = ClockRunning, in.now.Add(left)
-		}
+func (in *Intake) describeHold(h gate.Hold) Held {
+	named := in.namedHold()
+	out := Held{ID: named.id, Since: h.Since, Clock: ClockNone, Reason: h.Why, Asked: h.Asked, Removals: len(named.keys), Of: h.Of}
+	switch {
+	case !h.Ends:
+	case h.Left == 0:
+		out.Clock = ClockOver
+	case h.Runs:
+		out.Clock, out.Until = ClockRunning, h.Since.Add(h.Lasted+h.Left)
+	default:
+		out.Clock, out.Left = ClockStopped, h.Left.Round(time.Second).String()
 	}
-	for _, key := range in.namedHold().keys[:min(len(in.leaving), maxExamples)] {
+	for _, key := range named.keys[:min(len(named.keys), maxExamples)] {
 		out.Examples = append(out.Examples, key.String())
+	}
+	return out
+}
+
+// expired counts, by kind, the resources of the source that are not served because they have
+// expired.
+func (in *Intake) expired() map[string]int {
+	out := map[string]int{}
+	for kind, k := range in.kinds {
+		if !in.gate.Withholds(kind) {
+			continue
+		}
+		keys := map[mirror.Key]struct{}{}
+		for _, sc := range k.scopes {
+			for _, rec := range sc.byName {
+				if rec.resource != nil && in.served.Get(rec.resource.Key()) == nil {
+					keys[rec.resource.Key()] = struct{}{}
+				}
+			}
+		}
+		if len(keys) > 0 {
+			out[kind.String()] = len(keys)
+		}
 	}
 	return out
 }

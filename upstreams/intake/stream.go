@@ -24,28 +24,15 @@ func (e Opened) step(in *Intake, _ *Output) {
 		in.opened = append(in.opened, s.Name)
 		in.kind(s.Kind).unanswered[s.Name] = true
 	}
-	if !in.syncing || len(in.leaving) == 0 {
-		in.syncingUntil = in.now.Add(syncPatience)
-	}
-	in.startStream(in.departures)
-}
-
-// startStream begins to wait for all scopes. The guard will judge all deletions after the departure number
-// together.
-func (in *Intake) startStream(number uint64) {
-	in.syncing, in.opening, in.openedAt = true, true, number
+	in.gate.Open()
 }
 
 func (e Closed) step(in *Intake, _ *Output) { in.closed(e) }
 
 func (in *Intake) closed(e Closed) {
-	was := in.stale.inContact
-	in.reportClosed(e, was)
 	in.open = false
-	in.stale.lose(in.now)
-	if in.held != nil {
-		in.held.stop(in.now)
-	}
+	was := in.gate.Lose()
+	in.reportClosed(e, was)
 	if was {
 		in.journal.reported = time.Time{}
 	}
@@ -95,7 +82,7 @@ func (in *Intake) sweep() {
 
 // freshen notes that the open stream has answered a kind. It reports whether that was withheld.
 func (in *Intake) freshen(k *kind) (back bool) {
-	return in.open && !k.waits() && in.stale.freshen(k.kind)
+	return in.open && !k.waits() && in.gate.Freshen(k.kind)
 }
 
 // noteComplete notes that the source has given all its content for the first time.
@@ -106,33 +93,29 @@ func (in *Intake) noteComplete(live bool) {
 	in.complete, in.completeAt, in.told = true, in.now, true
 	in.served.SetSynced()
 	in.note(slog.LevelInfo, "upstream has synced")
-	in.tell(events.Event{Type: events.Synced, By: events.ByUpstream, Text: fmt.Sprintf("resources: %d", in.tallies.all.size)})
+	in.tell(events.Event{Type: events.Synced, By: events.ByUpstream, Text: fmt.Sprintf("resources: %d", in.gate.Size())})
 }
 
 // regain marks the source as in contact. It reports whether kinds were withheld.
 func (in *Intake) regain() (back bool) {
-	if in.stale.inContact {
+	before := in.gate.Contact()
+	if before.Has {
 		return false
 	}
 	in.journal.reported = time.Time{}
 	in.reportContact()
-	if in.synced, in.told = true, true; in.frozen == nil || !in.frozen.Empty { // else clients still wait for it
+	if in.gate.Synced, in.told = true, true; in.frozen == nil || !in.frozen.Empty { // else clients still wait for it
 		in.without = time.Time{}
 	}
-	back = len(in.stale.withheld) > 0
-	if in.stale.isStale {
-		in.note(slog.LevelInfo, "upstream is no longer stale", "since", in.stale.since)
+	if before.Stale {
+		in.note(slog.LevelInfo, "upstream is no longer stale", "since", before.Since)
 	}
-	in.stale.regain()
-	if in.held != nil {
-		in.held.running = in.now
-	}
-	return back
+	return in.gate.Regain()
 }
 
 func (e Endpoints) step(in *Intake, out *Output) {
 	in.discovery.from = e.From
-	in.begin()
+	in.gate.BeginUpdate()
 	in.reimportServices(e.Clusters, &out.Result)
 	out.Deleted = in.end(in.unsettled())
 	in.touch(false, false)
@@ -151,7 +134,7 @@ func (in *Intake) endGraces(after time.Duration) {
 		if k.graceUntil.IsZero() || in.now.Add(after).Before(k.graceUntil) {
 			continue
 		}
-		in.begin()
+		in.gate.BeginUpdate()
 		k.graceUntil, ended = time.Time{}, true
 		in.settle(k)
 		back = in.freshen(k) || back
@@ -184,3 +167,5 @@ type Panicked struct {
 func (e Panicked) step(in *Intake, _ *Output) {
 	_ = in.panicked(e.What, e.Panic)
 }
+
+func (Repeated) step(in *Intake, out *Output) { out.Deleted = in.gate.Repeated() }

@@ -35,7 +35,7 @@ func TestWhatIsReadableSince_HoldsNothingBackOnADeltaStream(t *testing.T) {
 	gone.Removed = slices.Values(names)
 	m.step(Received{Updates: []Update{gone}})
 	m.now = m.now.Add(10 * time.Minute)
-	if out := m.step(Tick{}); !out.Repeat || m.held == nil {
+	if out := m.step(Tick{}); !out.Repeat || !m.gate.Holding() {
 		t.Fatalf("it is not asked to repeat: %+v", out)
 	}
 	if out := m.step(Repeated{}); out.Deleted > 0 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meshrelay/mirror"
+	"meshrelay/upstreams/intake/gate"
 )
 
 // Trace explains the import of one resource of a source.
@@ -135,13 +136,11 @@ func (in *Intake) traceOf(sc *scope, original mirror.Key, name string) Trace {
 
 // traceServed explains a served key that the source does not have.
 func (in *Intake) traceServed(key mirror.Key) []Trace {
-	_, leaves := in.leaving[key]
-	_, differs := in.differing[key]
 	detail := ""
-	switch {
-	case in.frozen != nil && differs:
+	switch in.gate.State(key) {
+	case gate.Changed, gate.Gone, gate.RuledOut, gate.Kept:
 		detail = "the upstream is frozen, and has something else now: relay unfreeze " + in.name
-	case leaves:
+	case gate.Departing, gate.Held:
 		detail = "the upstream has deleted it, and its guard holds the deletion: relay upstreams --held " + in.name
 	default:
 		return nil

@@ -1,4 +1,4 @@
-package intake
+package gate
 
 import (
 	"time"
@@ -45,42 +45,44 @@ func (t *tally) note(now time.Time) {
 	t.most = max(t.bySecond[0].size, t.size)
 }
 
-// tallies are the tallies of a source and of each kind.
-type tallies struct {
+// sizes are the tallies of a source and of each kind.
+type sizes struct {
 	all    tally
 	byKind map[mirror.Kind]*tally
 }
 
-func (t *tallies) kind(k mirror.Kind) *tally {
-	one := t.byKind[k]
+func newSizes() sizes { return sizes{byKind: map[mirror.Kind]*tally{}} }
+
+func (s *sizes) kind(k mirror.Kind) *tally {
+	one := s.byKind[k]
 	if one == nil {
 		one = &tally{}
-		t.byKind[k] = one
+		s.byKind[k] = one
 	}
 	return one
 }
 
-func (t *tallies) each(f func(*tally)) {
-	f(&t.all)
-	for _, one := range t.byKind {
+func (s *sizes) each(f func(*tally)) {
+	f(&s.all)
+	for _, one := range s.byKind {
 		f(one)
 	}
 }
 
 // add counts n more resources.
-func (t *tallies) add(k mirror.Kind, n int) {
-	t.all.size += n
-	t.kind(k).size += n
+func (s *sizes) add(k mirror.Kind, n int) {
+	s.all.size += n
+	s.kind(k).size += n
 }
 
-func (t *tallies) remove(k mirror.Kind) {
-	t.all.size--
-	t.kind(k).size--
+func (s *sizes) remove(k mirror.Kind) {
+	s.all.size--
+	s.kind(k).size--
 }
 
 // disown has a resource that was removed count as if it had never been there.
-func (t *tallies) disown(k mirror.Kind) {
-	for _, one := range []*tally{&t.all, t.kind(k)} {
+func (s *sizes) disown(k mirror.Kind) {
+	for _, one := range []*tally{&s.all, s.kind(k)} {
 		for i := range one.bySecond {
 			one.bySecond[i].size--
 		}
@@ -88,16 +90,16 @@ func (t *tallies) disown(k mirror.Kind) {
 }
 
 // settle counts new resources as old ones.
-func (t *tallies) settle() {
-	if t.all.added > 0 {
-		t.each(func(one *tally) { one.added = 0 })
+func (s *sizes) settle() {
+	if s.all.added > 0 {
+		s.each(func(one *tally) { one.added = 0 })
 	}
 }
 
 // forget counts new resources as old ones, and forgets earlier sizes.
-func (t *tallies) forget() {
-	t.each(func(one *tally) { one.added, one.most, one.bySecond = 0, 0, nil })
+func (s *sizes) forget() {
+	s.each(func(one *tally) { one.added, one.most, one.bySecond = 0, 0, nil })
 }
 
 // note remembers the present sizes.
-func (t *tallies) note(now time.Time) { t.each(func(one *tally) { one.note(now) }) }
+func (s *sizes) note(now time.Time) { s.each(func(one *tally) { one.note(now) }) }

@@ -1,0 +1,9 @@
+// Package gate decides what is served of an upstream.
+//
+// The caller tells for each key what the source wants: a resource, that the key is gone, or that
+// the rules leave it out. The gate serves that, holds it, or keeps what is served. A key that simply
+// follows its source has no entry: the store has it. states.go has what happens to the others.
+//
+// The package knows neither kinds nor what a source is made of: it imports package mirror and its
+// settings, nothing else. A Gate has no I/O, no goroutine and no clock.
+package gate
