@@ -27,6 +27,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
@@ -136,8 +137,8 @@ func (c Client) Explain(ctx context.Context, kind, namespace, name string) (Expl
 
 // LeftOut returns the resources that import rules leave out, of one upstream and one kind. An empty upstream or
 // kind means all.
-func (c Client) LeftOut(ctx context.Context, upstream, kind string) ([]intake.LeftOut, error) {
-	return ask[[]intake.LeftOut](ctx, c, http.MethodGet, "/debug/leftout", url.Values{"upstream": {upstream}, "kind": {kind}})
+func (c Client) LeftOut(ctx context.Context, upstream, kind string) ([]records.LeftOut, error) {
+	return ask[[]records.LeftOut](ctx, c, http.MethodGet, "/debug/leftout", url.Values{"upstream": {upstream}, "kind": {kind}})
 }
 
 // Conflicts returns the conflicts between upstreams, of one kind. An empty kind means all.

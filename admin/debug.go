@@ -13,7 +13,7 @@ import (
 	"meshrelay/orders"
 	"meshrelay/sink"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
@@ -49,9 +49,9 @@ type Views struct {
 	// Clusters returns the found clusters, by part of the config.
 	Clusters func() []clusters.Status
 	// Trace returns the copy of a key in each upstream and its outcome, in order of priority.
-	Trace func(key mirror.Key) []intake.Trace
+	Trace func(key mirror.Key) []records.Trace
 	// LeftOut returns the resources of upstreams that are not imported.
-	LeftOut func() []intake.LeftOut
+	LeftOut func() []records.LeftOut
 	// Contests returns the keys that several upstreams have. Without kinds, it returns those of all kinds.
 	Contests func(kinds ...mirror.Kind) []conflicts.KeyConflict
 	// HostConflicts returns the hosts that several keys claim.

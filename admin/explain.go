@@ -19,6 +19,7 @@ import (
 	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // Outcome is the result for a resource, or for one upstream's copy of it.
@@ -171,7 +172,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		e.Sources = append(e.Sources, c)
 	}
 	for i, p := range s.Copies {
-		confirms := func(t intake.Trace) bool {
+		confirms := func(t records.Trace) bool {
 			return t.Upstream == p.Source && t.Key == key && t.Resource != nil && t.Reason == ""
 		}
 		if slices.ContainsFunc(traces, confirms) {
@@ -219,7 +220,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 }
 
 // copyOf returns one upstream's copy and its outcome.
-func copyOf(t intake.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, error) {
+func copyOf(t records.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, error) {
 	c := SourceCopy{Upstream: t.Upstream, Reason: t.Reason, Detail: t.Detail, Refused: t.Refused, Since: t.Since}
 	if t.Original != key {
 		c.Original = t.Original
@@ -296,7 +297,7 @@ func troubleOf(u upstreams.Status, r *mirror.Resource) []string {
 }
 
 // differs reports whether the upstream has another content of a key than its served copy.
-func differs(t intake.Trace, s mirror.Resolution) bool {
+func differs(t records.Trace, s mirror.Resolution) bool {
 	i := slices.IndexFunc(s.Copies, func(p mirror.Copy) bool { return p.Source == t.Upstream })
 	return i >= 0 && t.Resource != nil && t.Resource.Key() == s.Copies[i].Resource.Key() &&
 		!s.Copies[i].Resource.Equal(t.Resource)
@@ -444,5 +445,5 @@ type Conflicts struct {
 	// Hybrids are the hosts whose entry, rules and routes come from different upstreams.
 	Hybrids []conflicts.Hybrid `json:"hybrids,omitempty"`
 	// Refused are the resources that import.hosts leaves out, because of a host that they claim.
-	Refused []intake.LeftOut `json:"refused,omitempty"`
+	Refused []records.LeftOut `json:"refused,omitempty"`
 }

@@ -16,6 +16,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // times matches times that depend on when the test runs.
@@ -57,7 +58,7 @@ func explained(t *testing.T) *fixture {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	original := entry(t, "east", "store", "db", "db.example.com")
 	held := entry(t, "east", "shop", "db", "db.example.com")
-	f.traces = map[mirror.Key][]intake.Trace{key: {
+	f.traces = map[mirror.Key][]records.Trace{key: {
 		{Upstream: "east", Original: original.Key(), Key: key, Resource: held, From: original, Since: created},
 		{Upstream: "west", Original: key, Key: key, Resource: entry(t, "west", "shop", "db", "other.example.com"), Refused: "body does not decode"},
 		{Upstream: "south", Original: key, Key: key, Reason: "namespace", Detail: `namespace "shop" is excluded by "s*"`},
@@ -95,7 +96,7 @@ func TestWhatASourceHasAndDoesNotGiveIsNotCalledShadowed(t *testing.T) {
 		"just now":                            {upstreams.Status{}, Changing, SourceCopy{}},
 	} {
 		f := newFixture(t, Config{})
-		f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "new", "new.example.com")}}}
+		f.traces = map[mirror.Key][]records.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "new", "new.example.com")}}}
 		tc.source.Name = "east"
 		f.sources = []upstreams.Status{tc.source}
 		var e Explanation
@@ -113,7 +114,7 @@ func TestOfAFrozenSourceIsSaidThatWhatItSaysNowWaits(t *testing.T) {
 	for host, want := range map[string]bool{"db.example.com": false, "new.example.com": true} {
 		f := newFixture(t, Config{})
 		f.sources = []upstreams.Status{{Name: "east", Status: intake.Status{Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created}}}}}
-		f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", host)}}}
+		f.traces = map[mirror.Key][]records.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", host)}}}
 		var e Explanation
 		if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
 			t.Fatal(err)
@@ -128,7 +129,7 @@ func TestOfASourceWithoutAnyEndpointIsSaidSo(t *testing.T) {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	f := newFixture(t, Config{})
 	f.sources = []upstreams.Status{{Name: "east", Endpoints: &upstreams.EndpointsStatus{None: "the server gives none"}}}
-	f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", "db.example.com")}}}
+	f.traces = map[mirror.Key][]records.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", "db.example.com")}}}
 	var e Explanation
 	if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
 		t.Fatal(err)
@@ -146,7 +147,7 @@ func TestOfAStaleSourceIsSaidSinceWhenItsCopyIsKept(t *testing.T) {
 	} {
 		f := newFixture(t, Config{})
 		f.sources = []upstreams.Status{{Name: "east", State: state, Status: intake.Status{Stale: true, StaleSince: created}}}
-		f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", "db.example.com")}}}
+		f.traces = map[mirror.Key][]records.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", "db.example.com")}}}
 		var e Explanation
 		if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
 			t.Fatal(err)
@@ -163,7 +164,7 @@ func TestWhatIsFrozenAndLeftOutByNewerRulesIsSaidToBeBoth(t *testing.T) {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	f := newFixture(t, Config{})
 	f.sources = []upstreams.Status{{Name: "east", Status: intake.Status{Frozen: &intake.Frozen{Frozen: state.Frozen{Since: created}}}}}
-	f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "east", Original: key, Key: key, Reason: "namespace"}}}
+	f.traces = map[mirror.Key][]records.Trace{key: {{Upstream: "east", Original: key, Key: key, Reason: "namespace"}}}
 	var e Explanation
 	if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
 		t.Fatal(err)
@@ -187,7 +188,7 @@ func TestWhatIsServedFromBeforeIsSaidToBeKept(t *testing.T) {
 		f := newFixture(t, Config{})
 		tc.source.Name = "east"
 		f.sources = []upstreams.Status{tc.source, {Name: "west"}}
-		f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "west", Original: key, Key: key, Resource: entry(t, "west", "shop", "db", "other.example.com")}}}
+		f.traces = map[mirror.Key][]records.Trace{key: {{Upstream: "west", Original: key, Key: key, Resource: entry(t, "west", "shop", "db", "other.example.com")}}}
 		var e Explanation
 		if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
 			t.Fatal(err)
@@ -218,7 +219,7 @@ func TestExplanationOfWhatNobodyHas(t *testing.T) {
 func TestWhatIsLeftOutIsListed(t *testing.T) {
 	f := newFixture(t, Config{})
 	for query, want := range map[string]int{"": 2, "?upstream=east": 1, "?kind=vs": 1, "?upstream=east&kind=vs": 0} {
-		var got []intake.LeftOut
+		var got []records.LeftOut
 		if err := json.Unmarshal([]byte(f.get(t, "/debug/leftout"+query)), &got); err != nil || len(got) != want {
 			t.Errorf("%q: %v, %v", query, got, err)
 		}
@@ -276,8 +277,8 @@ func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
 	}
 	a, register := mergedAndRegistered(t, entry("payments", "east"), entry("attacker", "tenant"))
 	conflicts := func() Conflicts {
-		leftOut := func() []intake.LeftOut {
-			return []intake.LeftOut{{Upstream: "east", Name: "a", Reason: "kind"}, {Upstream: "east", Name: "b", Reason: "hosts"}}
+		leftOut := func() []records.LeftOut {
+			return []records.LeftOut{{Upstream: "east", Name: "a", Reason: "kind"}, {Upstream: "east", Name: "b", Reason: "hosts"}}
 		}
 		debug := NewDebug(Views{Resources: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, Hybrids: register.Hybrids, LeftOut: leftOut}, nil)
 		all, err := debug.conflicts(nil)

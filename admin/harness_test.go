@@ -31,6 +31,7 @@ import (
 	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -123,7 +124,7 @@ type fixture struct {
 	sources  []upstreams.Status
 	clients  []downstream.ClientStatus
 	peers    []downstream.PeerStatus
-	traces   map[mirror.Key][]intake.Trace
+	traces   map[mirror.Key][]records.Trace
 	level    *slog.LevelVar
 	registry *prometheus.Registry
 	logged   *bytes.Buffer
@@ -170,13 +171,13 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		Debug: NewDebug(Views{
 			Clusters:  foundClusters{}.Status,
 			Resources: resources, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, Hybrids: register.Hybrids,
-			LeftOut: func() []intake.LeftOut {
-				return []intake.LeftOut{
+			LeftOut: func() []records.LeftOut {
+				return []records.LeftOut{
 					{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "hidden", Name: "db", Reason: "namespace", Detail: `namespace "hidden" is excluded by "hid*"`},
 					{Upstream: "west", Kind: "networking.istio.io/VirtualService", Namespace: "shop", Name: "db", Reason: "loop"},
 				}
 			},
-			Trace:     func(key mirror.Key) []intake.Trace { return f.traces[key] },
+			Trace:     func(key mirror.Key) []records.Trace { return f.traces[key] },
 			Upstreams: func() []upstreams.Status { return f.sources },
 			Replicas:  func() []orders.Replica { return nil },
 			Applied:   func(mirror.Key) []sink.Applied { return nil },

@@ -20,6 +20,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 func TestReadyIs503WithTheReasonsUntilReady(t *testing.T) {
@@ -84,7 +85,7 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			Readiness{Ready: true, Reasons: []string{"upstream west: the server gives none"}},
 		},
 		"all of a kind is left out": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, AllLeftOut: map[string]string{"a/B": "generated"}}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Summary: records.Summary{AllLeftOut: map[string]string{"a/B": "generated"}}}},
 			Readiness{Ready: true, Reasons: []string{`upstream west: all of a/B are left out, reason generated: set import, or generated: keep, or import.kinds without that kind; see "relay upstreams west"`}},
 		},
 		"stale, and kept": {
@@ -148,15 +149,15 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			Readiness{Ready: true, Notes: []string{`upstream west: frozen since 2024-02-03T04:05:06Z, resources changed there: 1; unfreeze it with "relay unfreeze west"`}},
 		},
 		"one too many": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, OverLimit: 1, RefusedTotal: 1}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Summary: records.Summary{OverLimit: 1, RefusedTotal: 1}}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: resources refused for its limits: 1; raise limits, or import less; resources or files refused: 1, the last good content is still served"}},
 		},
 		"too much": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, OverLimit: 3}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Summary: records.Summary{OverLimit: 3}}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: resources refused for its limits: 3; raise limits, or import less"}},
 		},
 		"bad content": {
-			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, RefusedTotal: 2, Refused: []intake.Refusal{{Resource: "a.yaml:3", Reason: "no kind"}}}},
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Summary: records.Summary{RefusedTotal: 2, Refused: []records.Refusal{{Resource: "a.yaml:3", Reason: "no kind"}}}}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: resources or files refused: 2, the last good content is still served: a.yaml:3: no kind"}},
 		},
 	} {

@@ -13,7 +13,7 @@ import (
 	"meshrelay/services"
 	"meshrelay/trouble"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // TestServicesAreThoseOfTheViewOfAClient: everything without a client, what the client sees with one, and shadowed copies.
@@ -89,7 +89,7 @@ func TestWhatComesFromASourceOutOfContactIsMarked(t *testing.T) {
 		}
 	}
 	key := mirror.Key{Kind: serviceEntry, Namespace: "bank", Name: "ledger"}
-	f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "west", Original: key, Key: key, Resource: entry(t, "west", "bank", "ledger", "ledger.example.com")}}}
+	f.traces = map[mirror.Key][]records.Trace{key: {{Upstream: "west", Original: key, Key: key, Resource: entry(t, "west", "bank", "ledger", "ledger.example.com")}}}
 	var e Explanation
 	if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=bank&name=ledger")), &e); err != nil || len(e.Sources) != 1 || !e.Sources[0].ContactLost.Equal(created) {
 		t.Errorf("%+v, %v", e, err)

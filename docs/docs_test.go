@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 func read(t *testing.T, path string) string {
@@ -214,16 +214,16 @@ func TestTheReasonsWhyResourcesAreLeftOutAreThoseOfTheCode(t *testing.T) {
 		return text
 	}
 	row := between(read(t, "metrics.md"), "\n| `relay_upstream_left_out_resources` |", "\n")
-	if got := strings.Split(between(row, "by reason: ", " ("), ", "); !slices.Equal(got, intake.Reasons()) {
-		t.Errorf("metrics.md has not the reasons of intake.Reasons, in that order (-code +metrics.md):\n%s", cmp.Diff(intake.Reasons(), got))
+	if got := strings.Split(between(row, "by reason: ", " ("), ", "); !slices.Equal(got, records.Reasons()) {
+		t.Errorf("metrics.md has not the reasons of records.Reasons, in that order (-code +metrics.md):\n%s", cmp.Diff(records.Reasons(), got))
 	}
 	var got []string
 	paragraph := between(read(t, "configuration.md"), "\nThe reasons are", "\n\n")
 	for _, m := range regexp.MustCompile("`([a-z-]+)`").FindAllStringSubmatch(paragraph, -1) {
 		got = append(got, m[1])
 	}
-	if !slices.Equal(got, intake.Reasons()) {
-		t.Errorf("configuration.md has not the reasons of intake.Reasons, in that order (-code +configuration.md):\n%s", cmp.Diff(intake.Reasons(), got))
+	if !slices.Equal(got, records.Reasons()) {
+		t.Errorf("configuration.md has not the reasons of records.Reasons, in that order (-code +configuration.md):\n%s", cmp.Diff(records.Reasons(), got))
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/push"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
@@ -87,7 +87,7 @@ func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
 		"## State of a found cluster":         words(registry.States()),
 		"## Whether a client has a resource":  words([]subscription.Receipt{subscription.NotForIt, subscription.NotSent, subscription.Sent, subscription.Rejected, subscription.Acknowledged}),
 		"## What became of a resource":        constants(t, "admin/explain.go", `\w+ +Outcome`),
-		"## Why a resource is left out":       intake.Reasons(),
+		"## Why a resource is left out":       records.Reasons(),
 		"## Why a client is refused":          words(refusal.Reasons()),
 		"## Why clients are pushed":           words(push.Reasons()),
 		"## Types of events":                  words(events.Types()),

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"meshrelay/internal/panics"
 )
 
 // brittle is a Policy that panics over what is called "bad". All others are merged as by
@@ -64,8 +66,8 @@ func TestPanicWhileMergingCostsThatKey(t *testing.T) {
 func TestPanicOfAHandlerCostsThatEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, store := NewAggregate(), NewStore()
-		var panics []string
-		a.RegisterPanicHandler(func(key Key, p *Panic) { panics = append(panics, key.Name+": "+p.Value+" "+p.Stack) })
+		var seen []string
+		a.RegisterPanicHandler(func(key Key, p *panics.Panic) { seen = append(seen, key.Name+": "+p.Value+" "+p.Stack) })
 		fail := func(name string) {
 			if name == "bad" {
 				panic("no")
@@ -83,8 +85,8 @@ func TestPanicOfAHandlerCostsThatEvent(t *testing.T) {
 		if got := journal.take(); got != "add bad from east, add good from east" {
 			t.Errorf("events: %s", got)
 		}
-		if len(panics) != 2 || !strings.HasPrefix(panics[0], "bad: no ") || !strings.Contains(panics[0], "panic_test.go") {
-			t.Errorf("reported: %q", panics)
+		if len(seen) != 2 || !strings.HasPrefix(seen[0], "bad: no ") || !strings.Contains(seen[0], "panic_test.go") {
+			t.Errorf("reported: %q", seen)
 		}
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // countingStore is the store of relays, and counts what it writes.
@@ -47,8 +48,8 @@ type quietSource struct{ resources []*mirror.Resource }
 
 // Run implements upstreams.Source.
 func (q quietSource) Run(ctx context.Context, feed upstreams.Feed) error {
-	feed.Tell(intake.Received{Live: true, Updates: []intake.Update{{
-		Scope: intake.KindScope(xdsEntryKind), Complete: true, Elements: intake.Resources(q.resources...),
+	feed.Tell(intake.Received{Live: true, Updates: []records.Update{{
+		Scope: records.KindScope(xdsEntryKind), Complete: true, Elements: records.Resources(q.resources...),
 	}}})
 	<-ctx.Done()
 	return nil

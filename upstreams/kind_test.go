@@ -19,6 +19,7 @@ import (
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/file"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/xds"
 )
 
@@ -142,9 +143,9 @@ func (k scriptedKind) Run(ctx context.Context, feed upstreams.Feed) error {
 		case <-k.ends:
 			feed.Tell(intake.Closed{})
 		case names := <-k.tell:
-			feed.Tell(intake.Received{Live: true, Updates: []intake.Update{{
-				Scope: intake.KindScope(xdsEntryKind), Complete: true,
-				Elements: intake.Resources(entriesNamed(names)...),
+			feed.Tell(intake.Received{Live: true, Updates: []records.Update{{
+				Scope: records.KindScope(xdsEntryKind), Complete: true,
+				Elements: records.Resources(entriesNamed(names)...),
 			}}})
 		}
 	}

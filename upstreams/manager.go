@@ -21,6 +21,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // Keeper keeps the served resources on disk.
@@ -99,7 +100,7 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 func (m *Manager) reroot(all ...current) {
 	if r := m.aggregate.Get(mirror.Key{Kind: mirror.MeshConfig, Name: mirror.MeshConfigName}); r != nil {
 		for _, u := range all {
-			u.Tell(intake.Rooted{Namespace: intake.RootOf(r)})
+			u.Tell(intake.Rooted{Namespace: records.RootOf(r)})
 		}
 	}
 }
@@ -391,9 +392,9 @@ func (m *Manager) all() []current {
 }
 
 // Trace returns the traces of a key in all upstreams, in order of priority.
-func (m *Manager) Trace(key mirror.Key) (out []intake.Trace) {
+func (m *Manager) Trace(key mirror.Key) (out []records.Trace) {
 	for _, u := range m.all() {
-		out = append(out, locked(u.upstream, func(in *intake.Intake) []intake.Trace { return in.Trace(key) })...)
+		out = append(out, locked(u.upstream, func(in *intake.Intake) []records.Trace { return in.Trace(key) })...)
 	}
 	return out
 }
@@ -411,7 +412,7 @@ func (m *Manager) Refuses(name string) func(served mirror.Key) bool {
 func (m *Manager) Report(ctx context.Context, upstream string, served mirror.Key, c metav1.Condition) (told bool, err error) {
 	for _, u := range m.all() {
 		source, is := u.source.(Reporter)
-		for _, t := range locked(u.upstream, func(in *intake.Intake) []intake.Trace { return in.Trace(served) }) {
+		for _, t := range locked(u.upstream, func(in *intake.Intake) []records.Trace { return in.Trace(served) }) {
 			if is && u.cfg.Name == upstream && t.Key == served && t.Resource != nil {
 				return source.Report(ctx, t.Original, c)
 			}
@@ -421,7 +422,7 @@ func (m *Manager) Report(ctx context.Context, upstream string, served mirror.Key
 }
 
 // LeftOut returns the resources that are left out, by upstream in order of priority.
-func (m *Manager) LeftOut() (out []intake.LeftOut) {
+func (m *Manager) LeftOut() (out []records.LeftOut) {
 	for _, u := range m.all() {
 		out = append(out, locked(u.upstream, (*intake.Intake).LeftOut)...)
 	}

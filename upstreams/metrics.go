@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/mirror"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // metric is a metric of each upstream.
@@ -41,7 +41,7 @@ func metrics() []metric {
 		}},
 		number(gauge, desc("relay_upstream_refused_resources", "Resources of the upstream whose newest content is refused now."), func(st *Status) float64 { return float64(st.RefusedTotal) }),
 		{desc("relay_upstream_left_out_resources", "Resources of the upstream that are left out now, by reason.", "reason"), gauge, func(st *Status, emit func(float64, ...string)) {
-			for _, reason := range intake.Reasons() {
+			for _, reason := range records.Reasons() {
 				emit(float64(st.LeftOut[reason]), reason)
 			}
 		}},

@@ -28,6 +28,7 @@ import (
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // sharedMap is the ConfigMap of all replicas of a test.
@@ -346,7 +347,7 @@ func (r *replicaRun) forgets() {
 }
 
 func (r *replicaRun) content(names []string) intake.Event {
-	return intake.Received{Live: true, Updates: []intake.Update{{Scope: intake.KindScope(xdsEntryKind), Complete: true, Elements: intake.Resources(entriesNamed(names)...)}}}
+	return intake.Received{Live: true, Updates: []records.Update{{Scope: records.KindScope(xdsEntryKind), Complete: true, Elements: records.Resources(entriesNamed(names)...)}}}
 }
 
 // has has the source of a replica tell that it has these.

@@ -20,6 +20,7 @@ import (
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes"
 )
 
@@ -107,7 +108,7 @@ type faultyFeed struct {
 	*fault
 }
 
-func (f faultyFeed) Tell(e intake.Event) intake.Result {
+func (f faultyFeed) Tell(e intake.Event) records.Result {
 	name := strings.TrimPrefix(fmt.Sprintf("%T", e), "intake.")
 	f.at(name)
 	if f.is("intake " + name) {

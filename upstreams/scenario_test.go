@@ -19,6 +19,7 @@ import (
 	"meshrelay/internal/testing/golden"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // TestScenarios replays testdata/*.txt. A file is a scenario; its name is the rule. It has
@@ -272,7 +273,7 @@ func (c *scenario) rest(args []string) error {
 		if c.answered[url] && !asked || slices.Contains(but, url) {
 			continue
 		}
-		if kind, _, err := mirror.ParseTypeURL(url); err == nil && c.cfg != nil && !intake.Asked(c.cfg.Upstreams[0])(kind) {
+		if kind, _, err := mirror.ParseTypeURL(url); err == nil && c.cfg != nil && !records.Asked(c.cfg.Upstreams[0])(kind) {
 			continue
 		}
 		c.answered[url] = true

@@ -16,6 +16,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 var ruleKind = mirror.Kind{Group: "networking.istio.io", Kind: "DestinationRule"}
@@ -130,7 +131,7 @@ func TestTheFingerprintCoversWhatShortHostsDependOn_C23(t *testing.T) {
 		u, _ := xdsConfig()
 		u.DomainSuffix, u.Rewrite.ShortHosts = "cluster.local", rewrite.ShortHostsComplete
 		change(&u)
-		rules, err := intake.NewRules(u, config.Provenance{}, true)
+		rules, err := records.NewRules(u, config.Provenance{}, true)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"meshrelay/internal/doctor"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // Source reads one upstream. The intake behind its feed decides which resources are served. A Source may also be
@@ -56,7 +57,7 @@ type Reporter interface {
 type Feed interface {
 	// Tell passes an event to the intake: Opened, Received, Endpoints, Closed, Repeated, Identified or
 	// Panicked. The driver adds Closed at the end of Run.
-	Tell(intake.Event) intake.Result
+	Tell(intake.Event) records.Result
 	// Synced reports whether the source has fed its whole content at least once.
 	Synced() bool
 	// Versions returns the names of a scope, with the versions that the source gave them. A stream resumes

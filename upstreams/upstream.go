@@ -18,6 +18,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // setup is the config of an upstream, with the source and the rules made from it.
@@ -26,7 +27,7 @@ type setup struct {
 	kind   Kind
 	env    Env
 	source Source
-	rules  *intake.Rules
+	rules  *records.Rules
 	log    *slog.Logger
 	// failed is why the former source of the same config has ended, at failedAt. It is nil for none.
 	failed   error
@@ -39,7 +40,7 @@ func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.L
 	if s.kind, err = KindOf(kinds, cfg); err != nil {
 		return s, err
 	}
-	if s.rules, err = intake.NewRules(cfg, all.Provenance, cfg.Source.Relayed()); err != nil {
+	if s.rules, err = records.NewRules(cfg, all.Provenance, cfg.Source.Relayed()); err != nil {
 		return s, err
 	}
 	s.env = Env{Node: all.Node, Relay: all.Provenance.Relay, Log: s.log}
@@ -105,7 +106,7 @@ func (u *upstream) succeed(s setup) {
 }
 
 // Tell implements Feed.
-func (u *upstream) Tell(e intake.Event) intake.Result {
+func (u *upstream) Tell(e intake.Event) records.Result {
 	out, _ := u.stepOver(e)
 	return out.Result
 }

@@ -26,7 +26,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/xds"
 )
 
@@ -65,9 +65,9 @@ func keptXDS(cfg config.Upstream, node config.Node, provenance config.Provenance
 	return &xdsSource{u.Source().(*xds.Source), u, m}, nil
 }
 
-func (x *xdsSource) Status() upstreams.Status            { return x.m.Status()[0] }
-func (x *xdsSource) Trace(key mirror.Key) []intake.Trace { return x.m.Trace(key) }
-func (x *xdsSource) Run(ctx context.Context) error       { return x.Source.Run(ctx, x.u) }
+func (x *xdsSource) Status() upstreams.Status             { return x.m.Status()[0] }
+func (x *xdsSource) Trace(key mirror.Key) []records.Trace { return x.m.Trace(key) }
+func (x *xdsSource) Run(ctx context.Context) error        { return x.Source.Run(ctx, x.u) }
 
 // kept returns what is served, as it is kept on disk.
 func (x *xdsSource) kept() (out []state.Record) {

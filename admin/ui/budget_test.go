@@ -20,6 +20,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/clusters"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
@@ -50,7 +51,7 @@ func large(t testing.TB) *fixture {
 			f.hosts = append(f.hosts, conflicts.HostConflict{Kind: serviceEntry, Host: fmt.Sprint("host-", i), Since: testNow, Claims: []conflicts.Claim{{Namespace: "a", Name: "b", Source: "east"}, {Namespace: "c", Name: "d", Source: "west"}}})
 		}
 		if i < 100 {
-			f.ups[0].Refused = append(f.ups[0].Refused, intake.Refusal{Resource: key.String(), Reason: long})
+			f.ups[0].Refused = append(f.ups[0].Refused, records.Refusal{Resource: key.String(), Reason: long})
 			f.ready.Reasons = append(f.ready.Reasons, "upstream east: "+long)
 		}
 		if i < 300 {

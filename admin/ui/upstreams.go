@@ -10,7 +10,7 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/state"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // maxRevisions is the most revisions of an upstream that are listed.
@@ -145,7 +145,7 @@ func kindTable(u upstreams.Status, now time.Time) *Table {
 // keptOut lists the resources that are refused, and those that import rules leave out.
 func (p *Pages) keptOut(u upstreams.Status, r *request) (sections []Section) {
 	if u.RefusedTotal > 0 {
-		t := tableOf("Resources whose newest content is refused", "", view.Refusals, u.Refused, maxRows/2, r.now, func(intake.Refusal) string { return "" })
+		t := tableOf("Resources whose newest content is refused", "", view.Refusals, u.Refused, maxRows/2, r.now, func(records.Refusal) string { return "" })
 		t.Summary = fmt.Sprintf("%d of %d refused; the last good content is still served", len(t.Rows), u.RefusedTotal)
 		sections = append(sections, Section{ID: "refused", Title: "Refused", Table: t})
 	}

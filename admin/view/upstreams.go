@@ -15,6 +15,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // Upstreams are the columns of a table of upstreams.
@@ -88,19 +89,19 @@ func Rules(u upstreams.Status) (all []RuleCount) {
 }
 
 // Refusals are the columns of a table of refused resources.
-var Refusals = Columns[intake.Refusal]{
-	text("Refused", func(r intake.Refusal) string { return r.Resource }),
-	text("Reason", func(r intake.Refusal) string { return r.Reason }),
+var Refusals = Columns[records.Refusal]{
+	text("Refused", func(r records.Refusal) string { return r.Resource }),
+	text("Reason", func(r records.Refusal) string { return r.Reason }),
 }
 
 // LeftOut are the columns of a table of resources that import rules leave out.
-var LeftOut = Columns[intake.LeftOut]{
-	text("Upstream", func(l intake.LeftOut) string { return l.Upstream }),
-	text("Kind", func(l intake.LeftOut) string { return l.Kind }),
-	text("Namespace", func(l intake.LeftOut) string { return words.Name(l.Namespace) }),
-	text("Name", func(l intake.LeftOut) string { return words.Name(l.Name) }),
-	text("Reason", func(l intake.LeftOut) string { return l.Reason }),
-	text("Detail", func(l intake.LeftOut) string { return l.Detail }),
+var LeftOut = Columns[records.LeftOut]{
+	text("Upstream", func(l records.LeftOut) string { return l.Upstream }),
+	text("Kind", func(l records.LeftOut) string { return l.Kind }),
+	text("Namespace", func(l records.LeftOut) string { return words.Name(l.Namespace) }),
+	text("Name", func(l records.LeftOut) string { return words.Name(l.Name) }),
+	text("Reason", func(l records.LeftOut) string { return l.Reason }),
+	text("Detail", func(l records.LeftOut) string { return l.Detail }),
 }
 
 // Deletions are the columns of a table of held deletions.

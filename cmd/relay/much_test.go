@@ -28,6 +28,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // manyClients are clients of a server that does not exist.
@@ -104,9 +105,9 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	for i := range mixed {
 		mixed[i] = conflicts.Hybrid{Host: fmt.Sprintf("service-%06d.example", i), Parts: []conflicts.Part{{Key: contested[i].Key, Source: "east"}, {Key: contested[i].Key, Source: "west"}}}
 	}
-	refused := make([]intake.LeftOut, 100)
+	refused := make([]records.LeftOut, 100)
 	for i := range refused {
-		refused[i] = intake.LeftOut{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "namespace-of-a-team", Name: fmt.Sprintf("service-entry-%06d", i), Reason: "hosts", Detail: "it claims a host that hosts.include does not cover"}
+		refused[i] = records.LeftOut{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "namespace-of-a-team", Name: fmt.Sprintf("service-entry-%06d", i), Reason: "hosts", Detail: "it claims a host that hosts.include does not cover"}
 	}
 	var clients manyClients
 	for i := range 1000 {
@@ -128,7 +129,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	debug := admin.NewDebug(admin.Views{
 		Upstreams: sources, Contests: func(...mirror.Kind) []conflicts.KeyConflict { return contested },
 		HostConflicts: func() []conflicts.HostConflict { return nil }, Hybrids: func() []conflicts.Hybrid { return mixed }, Events: journal,
-		LeftOut:   func() []intake.LeftOut { return refused },
+		LeftOut:   func() []records.LeftOut { return refused },
 		Resources: mirror.NewAggregate(), Replicas: func() []orders.Replica { return nil },
 	}, clients)
 	dir, err := os.MkdirTemp("", "much") // the path of a socket must be short

@@ -1,4 +1,4 @@
-// Package panics has the one place in which the relay catches a panic, apart from the intake. It must only be used
+// Package panics has the one place in which the relay catches a panic. It must only be used
 // around a pure function of bytes from outside, and around work whose half-changed state nobody uses after that.
 package panics
 
@@ -28,7 +28,7 @@ func (p *Panic) Error() string {
 
 // Try calls f and returns its panic, nil for none.
 func Try(f func()) (p *Panic) {
-	defer func() { p = Recovered(recover()) }()
+	defer func() { p = recovered(recover()) }()
 	f()
 	return nil
 }
@@ -47,9 +47,9 @@ func Contain(f func() error) error {
 	return err
 }
 
-// Recovered returns the Panic for a recovered value, nil for nil. It must be called by the deferred
+// recovered returns the Panic for a recovered value, nil for nil. It must be called by the deferred
 // function that called recover, because it takes the stack.
-func Recovered(value any) *Panic {
+func recovered(value any) *Panic {
 	if value == nil {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"meshrelay/internal/testing/await"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 
 	"golang.org/x/sync/semaphore"
 )
@@ -32,7 +32,7 @@ func TestADocumentThatIsTooLargeLeavesOtherFilesAlone(t *testing.T) {
 		}
 	}
 	var found int
-	var problems []intake.Refusal
+	var problems []records.Refusal
 	cost := allocatedBy(func() {
 		resources, refused, err := Read(dir, "local", false)
 		if err != nil {
@@ -40,7 +40,7 @@ func TestADocumentThatIsTooLargeLeavesOtherFilesAlone(t *testing.T) {
 		}
 		found, problems = len(resources), refused
 	})
-	if found != 2 || len(problems) != 2 || !slices.ContainsFunc(problems, func(p intake.Refusal) bool { return strings.Contains(p.Resource, "lines.yaml:5") }) {
+	if found != 2 || len(problems) != 2 || !slices.ContainsFunc(problems, func(p records.Refusal) bool { return strings.Contains(p.Resource, "lines.yaml:5") }) {
 		t.Errorf("%d resources, refused %v", found, problems)
 	}
 	if cost > 64<<20 {

@@ -12,13 +12,13 @@ import (
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // Read reads a file, or every YAML and JSON file below a directory, as a Source does. problems are
 // about files and documents, at most a hundred; err is about the path. It sorts the resources by
 // kind and name. mixed passes over objects of kinds that the relay does not serve.
-func Read(path, source string, mixed bool) (resources []*mirror.Resource, problems []intake.Refusal, err error) {
+func Read(path, source string, mixed bool) (resources []*mirror.Resource, problems []records.Refusal, err error) {
 	s := newScanner(source)
 	s.mixed = mixed
 	if err := s.scan(path); err != nil {

@@ -23,7 +23,7 @@ import (
 	"meshrelay/internal/kube"
 	"meshrelay/internal/panics"
 	"meshrelay/mirror"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 const (
@@ -85,8 +85,8 @@ type content struct {
 	good []kube.Located
 	// whole: good is everything in a file without mistakes.
 	whole    bool
-	problems []intake.Refusal // at most kube.MaxProblems
-	total    int              // number of problems
+	problems []records.Refusal // at most kube.MaxProblems
+	total    int               // number of problems
 	// seen and left are the bytes that were read, and those that were skipped.
 	seen, left int
 	// writtenSince is when a program began to write the file, zero if none writes.
@@ -336,12 +336,12 @@ func (c *content) refuse(path string, line int, p kube.Problem) {
 	if p.What != "" {
 		where += " " + p.What
 	}
-	c.problems = append(c.problems, intake.Refusal{Resource: where, Reason: p.Reason})
+	c.problems = append(c.problems, records.Refusal{Resource: where, Reason: p.Reason})
 }
 
 // merge returns the resources of all files by key, the first problems of the files, and the number
 // of problems. Of two resources with one key, it takes the first, by path and then by document.
-func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []intake.Refusal, total int) {
+func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []records.Refusal, total int) {
 	merged = map[mirror.Key]*mirror.Resource{}
 	type place struct {
 		path string
@@ -359,7 +359,7 @@ func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []in
 				continue
 			}
 			if total++; len(problems) < maxRefused {
-				problems = append(problems, intake.Refusal{
+				problems = append(problems, records.Refusal{
 					Resource: fmt.Sprintf("%s:%d %s", path, r.Line, key),
 					Reason:   fmt.Sprintf("is also in %s:%d, which is kept: remove or rename one of them", first[key].path, first[key].line),
 				})

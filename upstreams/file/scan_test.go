@@ -12,7 +12,7 @@ import (
 
 	"meshrelay/internal/fswatch"
 	"meshrelay/internal/kube"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // A file that never was good gives its good documents, and none of them goes because it
@@ -58,7 +58,7 @@ func TestUnreadableIsNotDeleted(t *testing.T) {
 	if len(merged) != 2 || total != 2 {
 		t.Fatalf("%d resources, %d problems: %v", len(merged), total, problems)
 	}
-	want := intake.Refusal{Resource: filepath.Join(dir, "a.yaml"), Reason: "can not be read, its last content is served: larger than 16 MiB: split it into several files"}
+	want := records.Refusal{Resource: filepath.Join(dir, "a.yaml"), Reason: "can not be read, its last content is served: larger than 16 MiB: split it into several files"}
 	if d := cmp.Diff(want, problems[0]); d != "" {
 		t.Error(d)
 	}

@@ -23,6 +23,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // Kind returns the kind of source for files. All its sources share one limit for large files and
@@ -54,7 +55,7 @@ type Source struct {
 	// Only Run, or the caller of Read, uses these.
 	scanner *scanner
 	told    map[mirror.Kind]struct{} // kinds that the feed has had
-	refused []intake.Refusal         // in the last reading
+	refused []records.Refusal        // in the last reading
 	// repeating: the feed waits for a reading of all files.
 	repeating bool
 	blind     error // why the files are polled, nil if they are watched
@@ -189,22 +190,22 @@ func (s *Source) feed(feed upstreams.Feed, blind error) {
 }
 
 // updates returns one complete update for each kind that the files have or had, sorted.
-func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update {
+func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []records.Update {
 	byKind := map[mirror.Kind][]*mirror.Resource{}
 	for _, r := range sorted(merged) {
 		byKind[r.Kind()] = append(byKind[r.Kind()], r)
 		s.told[r.Kind()] = struct{}{}
 	}
-	updates := make([]intake.Update, 0, len(s.told))
+	updates := make([]records.Update, 0, len(s.told))
 	for _, kind := range slices.SortedFunc(maps.Keys(s.told), mirror.CompareKinds) {
 		all := byKind[kind]
-		updates = append(updates, intake.Update{Scope: intake.KindScope(kind), Complete: true, Room: len(all), Elements: intake.Resources(all...)})
+		updates = append(updates, records.Update{Scope: records.KindScope(kind), Complete: true, Room: len(all), Elements: records.Resources(all...)})
 	}
 	return updates
 }
 
 // logRefused logs new refusals.
-func (s *Source) logRefused(refused []intake.Refusal) {
+func (s *Source) logRefused(refused []records.Refusal) {
 	for _, r := range refused {
 		if !slices.Contains(s.refused, r) {
 			s.complaints.Warn(s.log, "refused", "resource", r.Resource, "err", r.Reason)

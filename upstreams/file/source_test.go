@@ -18,7 +18,7 @@ import (
 	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -191,11 +191,11 @@ func TestBadDocumentKeepsTheLastGoodContentOfItsFile(t *testing.T) {
 	write(t, serviceEntry("c", "c.y"), dir, "c.yaml")
 	s.wantEvents("update shop/c")
 	st := s.wantStatus("refusing", func(st upstreams.Status) bool { return st.RefusedTotal == 1 })
-	want := intake.Refusal{
+	want := records.Refusal{
 		Resource: filepath.Join(dir, "ab.yaml") + ":7 ServiceEntry shop/a",
 		Reason:   "spec.hostz: unknown field: check its spelling and indentation",
 	}
-	if d := cmp.Diff([]intake.Refusal{want}, st.Refused); d != "" || st.State != upstreams.StateSynced {
+	if d := cmp.Diff([]records.Refusal{want}, st.Refused); d != "" || st.State != upstreams.StateSynced {
 		t.Errorf("state %s, refused: -want +got:\n%s", st.State, d)
 	}
 	s.wantNames("shop/a", "shop/b", "shop/c")
@@ -227,7 +227,7 @@ func TestFirstOfTwoDocumentsWithOneKeyIsKept(t *testing.T) {
 	must(t, err)
 	at := filepath.Join(dir, "a.yaml") + ":1"
 	reason := "is also in " + at + ", which is kept: remove or rename one of them"
-	want := []intake.Refusal{
+	want := []records.Refusal{
 		{Resource: filepath.Join(dir, "a.yaml") + ":10 networking.istio.io/ServiceEntry shop/a", Reason: reason},
 		{Resource: filepath.Join(dir, "b.yaml") + ":1 networking.istio.io/ServiceEntry shop/a", Reason: reason},
 	}

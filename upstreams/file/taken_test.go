@@ -11,16 +11,17 @@ import (
 	"meshrelay/config"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // countedFeed counts what a source tells.
 type countedFeed struct {
 	upstreams.Feed
 	received, repeated, closed int
-	result                     intake.Result // of what is received
+	result                     records.Result // of what is received
 }
 
-func (f *countedFeed) Tell(e intake.Event) (r intake.Result) {
+func (f *countedFeed) Tell(e intake.Event) (r records.Result) {
 	switch e.(type) {
 	case intake.Received:
 		f.received++
@@ -62,9 +63,9 @@ func TestUnchangedFilesAreNotToldAgain(t *testing.T) {
 	write(t, serviceEntry("b", "b.x"), dir, "b.yaml")
 	reads("a new file", nil, 1, 0)
 	write(t, serviceEntry("b", "b.y"), dir, "b.yaml")
-	feed.result = intake.Result{Refused: []intake.Refusal{{Resource: "b", Reason: "bad"}}, RefusedTotal: 1}
+	feed.result = records.Result{Refused: []records.Refusal{{Resource: "b", Reason: "bad"}}, RefusedTotal: 1}
 	reads("refused", nil, 3, 0)
-	feed.result = intake.Result{}
+	feed.result = records.Result{}
 	reads("taken", nil, 1, 0)
 	must(t, os.Remove(filepath.Join(dir, "b.yaml")))
 	reads("a file less", nil, 1, 0)

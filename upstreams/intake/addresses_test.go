@@ -2,6 +2,7 @@ package intake
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/upstreams/intake/records"
 )
 
 // town is a source with five services, in the model of TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway.
@@ -30,6 +32,7 @@ type town struct {
 	addresses [5][]string
 	ports     [5]int
 	hidden    [5]bool // an import rule leaves it out
+	disk      map[mirror.Key]state.Record
 }
 
 func (w *town) name(i int) string {
@@ -73,7 +76,7 @@ func (w *town) answer() Received {
 			}
 		}))
 	}
-	return Received{Updates: []Update{w.update(true, all...)}}
+	return Received{Updates: []records.Update{w.update(true, all...)}}
 }
 
 // assignment is what the source tells of a cluster.
@@ -100,21 +103,18 @@ func (w *town) tell(i int) {
 	w.step(Endpoints{From: w.assignment, Clusters: []string{w.cluster(i, 80), w.cluster(i, 81)}})
 }
 
-// records are what is served, in the form of the disk.
-func (w *town) records() (all []state.Record) {
-	originals := map[mirror.Key]*mirror.Resource{}
-	for key, rec := range w.former {
-		originals[key] = rec.original
+// saved is what is served, in the form of the disk.
+func (w *town) saved() (all []state.Record) {
+	if w.disk == nil {
+		w.disk = map[mirror.Key]state.Record{}
 	}
-	w.all(func(_ *scope, _ string, rec *record) {
-		if rec.resource != nil {
-			originals[rec.resource.Key()] = rec.original
+	changes, _ := w.TakeChanges(w.now)
+	for _, c := range changes {
+		if delete(w.disk, c.Key); c.Record != nil {
+			w.disk[c.Key] = *c.Record
 		}
-	})
-	w.eachServed(func(r *mirror.Resource) {
-		all = append(all, state.Record{Resource: r, Original: originals[r.Key()], TypeURL: entryURL})
-	})
-	return all
+	}
+	return slices.Collect(maps.Values(w.disk))
 }
 
 // TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway: whatever an operator and the guard do. A service that the source
@@ -131,7 +131,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 			u.Services.Mode = config.ServicesDiscover
 		}
 		u.Name, u.Import.Selector = "east", "!hidden"
-		rules, err := NewRules(u, config.Provenance{}, !w.selects)
+		rules, err := records.NewRules(u, config.Provenance{}, !w.selects)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 				w.step(w.answer())
 				w.tell(i)
 			},
-			"remember": func(*rapid.T) { revisions = append(revisions, w.records()) },
+			"remember": func(*rapid.T) { revisions = append(revisions, w.saved()) },
 			"rollback": func(rt *rapid.T) {
 				if len(revisions) > 0 {
 					w.step(Rollback{Order: Order{To: 1}, Records: rapid.SampledFrom(revisions).Draw(rt, "revision")})
@@ -196,7 +196,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 			"reload": func(rt *rapid.T) {
 				u := u
 				u.Import.Namespaces.Exclude = []string{rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "namespace")}
-				rules, err := NewRules(u, config.Provenance{}, !w.selects)
+				rules, err := records.NewRules(u, config.Provenance{}, !w.selects)
 				if err != nil {
 					rt.Fatal(err)
 				}
@@ -220,7 +220,8 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 					rt.Fatalf("%d services without endpoints are counted, and %d are served", got, counted)
 				}
 				for i := range w.present {
-					key, _ := keyOf(federation.ServiceEntry, w.name(i))
+					namespace, name, _ := mirror.ParseFullName(w.name(i))
+					key := mirror.Key{Kind: federation.ServiceEntry, Namespace: namespace, Name: name}
 					r := w.store.Get(key)
 					if r == nil {
 						if w.present[i] && w.frozen == nil && !w.hidden[i] {

@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/testing/fakexds"
+	"meshrelay/upstreams/intake/records"
 )
 
 // TestAKindOfWhichOneRuleLeavesOutEverythingIsTold: as of a controller that names all its routes as an istiod names what
@@ -17,7 +18,7 @@ func TestAKindOfWhichOneRuleLeavesOutEverythingIsTold(t *testing.T) {
 	route := func(name string) fakexds.Resource {
 		return fakexds.MCP(name, &networking.VirtualService{Hosts: []string{"a.example"}})
 	}
-	scope, err := TypeScope("networking.istio.io/v1/VirtualService")
+	scope, err := records.TypeScope("networking.istio.io/v1/VirtualService")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,10 +31,10 @@ func TestAKindOfWhichOneRuleLeavesOutEverythingIsTold(t *testing.T) {
 		"none": {nil, map[string]string{}},
 		"some": {append(generated, route("shop/a")), map[string]string{}},
 	} {
-		m.step(Opened{Scopes: []Scope{scope}})
+		m.step(Opened{Scopes: []records.Scope{scope}})
 		u := m.update(true, tc.routes...)
 		u.Scope = scope
-		m.step(Received{Updates: []Update{u}})
+		m.step(Received{Updates: []records.Update{u}})
 		if got := m.Status(m.now).AllLeftOut; !maps.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}

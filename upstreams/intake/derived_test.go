@@ -8,31 +8,32 @@ import (
 	"meshrelay/config"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/upstreams/intake/records"
 )
 
 // After a restart, what is authored is told before what is derived. That stays until it is told, too.
 func TestWhatIsDerivedOutlivesARestartInItsOwnScope(t *testing.T) {
 	kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
 	authored, derived := given(t, "shop/authored", nil), given(t, "shop/derived", nil)
-	complete := func(s Scope, all ...*mirror.Resource) Update {
-		return Update{Scope: s, Complete: true, Elements: Resources(all...)}
+	complete := func(s records.Scope, all ...*mirror.Resource) records.Update {
+		return records.Update{Scope: s, Complete: true, Elements: records.Resources(all...)}
 	}
-	scopes := []Scope{KindScope(kind), DerivedScope(kind)}
+	scopes := []records.Scope{records.KindScope(kind), records.DerivedScope(kind)}
 	before := newMachine(t, false, config.Provenance{})
 	before.step(Opened{Scopes: scopes})
-	before.step(Received{Updates: []Update{complete(scopes[0], authored), complete(scopes[1], derived)}})
+	before.step(Received{Updates: []records.Update{complete(scopes[0], authored), complete(scopes[1], derived)}})
 	before.step(Identified{Identity: "one"})
 	changes, meta := before.TakeChanges(before.now)
-	var records []state.Record
+	var saved []state.Record
 	for _, c := range changes {
-		records = append(records, *c.Record)
+		saved = append(saved, *c.Record)
 	}
-	if meta.Identity != "one" || len(records) != 2 {
-		t.Fatalf("%d records, identity %q", len(records), meta.Identity)
+	if meta.Identity != "one" || len(saved) != 2 {
+		t.Fatalf("%d records, identity %q", len(saved), meta.Identity)
 	}
 
 	m := newMachine(t, false, config.Provenance{})
-	m.step(Restored{Saved: state.Saved{Meta: meta, Records: records}})
+	m.step(Restored{Saved: state.Saved{Meta: meta, Records: saved}})
 	if m.Identity() != "one" {
 		t.Errorf("identity %q", m.Identity())
 	}
@@ -48,13 +49,13 @@ func TestWhatIsDerivedOutlivesARestartInItsOwnScope(t *testing.T) {
 	}
 	serves("shop/authored", "shop/derived")
 	m.step(Opened{Scopes: scopes})
-	m.step(Received{Updates: []Update{complete(scopes[0])}})
+	m.step(Received{Updates: []records.Update{complete(scopes[0])}})
 	m.now = m.now.Add(2 * time.Second)
 	m.step(Tick{})
-	serves("shop/authored", "shop/derived")                                        // deletions wait for the whole answer
-	m.step(Received{Updates: []Update{{Scope: scopes[1], Elements: Resources()}}}) // nothing new
+	serves("shop/authored", "shop/derived")                                                        // deletions wait for the whole answer
+	m.step(Received{Updates: []records.Update{{Scope: scopes[1], Elements: records.Resources()}}}) // nothing new
 	serves("shop/derived")
-	m.step(Received{Updates: []Update{complete(scopes[1])}})
+	m.step(Received{Updates: []records.Update{complete(scopes[1])}})
 	m.now = m.now.Add(2 * time.Second)
 	m.step(Tick{})
 	serves()

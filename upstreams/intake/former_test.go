@@ -16,6 +16,7 @@ import (
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake/gate"
+	"meshrelay/upstreams/intake/records"
 )
 
 // newHeld returns a machine whose guard holds the deletion of all that came on its stream: eight
@@ -25,10 +26,11 @@ func newHeld(t *testing.T, u config.Upstream, more fakexds.Resource) (m *machine
 	u.Guard = config.Guard{Percent: 30, Count: 2, HoldFor: config.OpenEnded(10 * time.Minute)}
 	m = machineOf(t, u)
 	m.open(entryURL)
-	out := m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), more)...)}})
+	out := m.step(Received{Updates: []records.Update{m.update(true, append(entries(8, "a"), more)...)}})
 	m.step(Endpoints{From: oneEndpoint, Clusters: slices.Collect(maps.Keys(out.Clusters))})
-	m.step(Received{Updates: []Update{m.update(true)}})
-	key, _ = keyOf(federation.ServiceEntry, more.Name)
+	m.step(Received{Updates: []records.Update{m.update(true)}})
+	namespace, name, _ := mirror.ParseFullName(more.Name)
+	key = mirror.Key{Kind: federation.ServiceEntry, Namespace: namespace, Name: name}
 	if !m.gate.Holding() || m.leaves() != 9 || m.store.Get(key) == nil {
 		t.Fatalf("%d are held, and 9 should be", m.leaves())
 	}
@@ -39,11 +41,11 @@ func newHeld(t *testing.T, u config.Upstream, more fakexds.Resource) (m *machine
 func machineOf(t *testing.T, u config.Upstream) *machine {
 	t.Helper()
 	u.Name = "east"
-	rules, err := NewRules(u, config.Provenance{}, true)
+	rules, err := records.NewRules(u, config.Provenance{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, store: mirror.NewStore(), now: time.Unix(1_000_000, 0)}
+	m := &machine{t: t, store: mirror.NewStore(), now: time.Unix(1_000_000, 0), u: u}
 	m.Intake = New(u, m.store, rules, true)
 	return m
 }
@@ -79,14 +81,14 @@ func TestAHeldServiceFollowsItsEndpoints(t *testing.T) {
 	m.step(Closed{})
 	m.now = m.now.Add(2 * time.Minute)
 	m.open(entryURL)
-	out = m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), service)...)}})
+	out = m.step(Received{Updates: []records.Update{m.update(true, append(entries(8, "a"), service)...)}})
 	if m.gate.Holding() || out.Clusters != nil || out.Deleted > 0 || !before.Equal(m.store.Get(key)) {
 		t.Errorf("the hold has not ended, or other endpoints are asked for: %v, %d deleted", out.Clusters, out.Deleted)
 	}
 	// When it has gone, nobody asks for its endpoints.
-	m.step(Received{Updates: []Update{m.update(true, entries(8, "a")...)}})
-	if m.store.Get(key) != nil || len(m.discovery.users) > 0 || len(m.discovery.services) > 0 {
-		t.Errorf("%d clusters are followed", len(m.discovery.users))
+	m.step(Received{Updates: []records.Update{m.update(true, entries(8, "a")...)}})
+	if m.store.Get(key) != nil || m.records.Followed() > 0 {
+		t.Errorf("%d clusters are followed", m.records.Followed())
 	}
 }
 
@@ -105,7 +107,7 @@ func TestServicesWithoutEndpointsAreCounted(t *testing.T) {
 			t.Errorf("%d services without endpoints are counted, and %d are served: want %d", got, served, want)
 		}
 	}
-	clusters := slices.Collect(maps.Keys(m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), service)...)}}).Clusters))
+	clusters := slices.Collect(maps.Keys(m.step(Received{Updates: []records.Update{m.update(true, append(entries(8, "a"), service)...)}}).Clusters))
 	m.step(Endpoints{From: oneEndpoint, Clusters: clusters})
 	counts(0)
 	m.step(Endpoints{From: none, Clusters: clusters})
@@ -113,13 +115,13 @@ func TestServicesWithoutEndpointsAreCounted(t *testing.T) {
 	m.Intake = m.Renewed(m.now)
 	counts(1)
 	m.open(entryURL)
-	m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), service)...)}})
+	m.step(Received{Updates: []records.Update{m.update(true, append(entries(8, "a"), service)...)}})
 	m.step(Endpoints{From: none, Clusters: clusters})
 	counts(1)
 	m.step(Endpoints{From: oneEndpoint, Clusters: clusters})
 	counts(0)
 	m.step(Endpoints{From: none, Clusters: clusters})
-	m.step(Received{Updates: []Update{m.update(true, entries(8, "a")...)}})
+	m.step(Received{Updates: []records.Update{m.update(true, entries(8, "a")...)}})
 	counts(0)
 }
 
@@ -132,7 +134,7 @@ func TestWhatTheRulesLeaveOutSinceIsNotServedAgain(t *testing.T) {
 	hidden := x(func(r *mcp.Resource) { r.Metadata.Labels = map[string]string{"hidden": "yes"} })
 	wrong := x(func(r *mcp.Resource) { r.Body.Value = []byte{0xff} })
 	for _, r := range []fakexds.Resource{hidden, wrong} {
-		m.step(Received{Updates: []Update{m.update(false, r)}})
+		m.step(Received{Updates: []records.Update{m.update(false, r)}})
 		if m.gate.State(key) != gate.Held {
 			t.Error("its deletion does not wait any more")
 		}

@@ -16,7 +16,7 @@ type Freeze struct{ Order }
 
 func (e Freeze) step(in *Intake, out *Output) {
 	if in.frozen != nil && e.ID == "" {
-		out.err = NotPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
+		out.err = NotPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.cfg.name, in.frozen.Since.UTC().Format(time.RFC3339), in.cfg.name)
 		return
 	}
 	out.Effect = Effect{Kept: in.gate.Size()}
@@ -25,7 +25,7 @@ func (e Freeze) step(in *Intake, out *Output) {
 	}
 	waits := in.endsHold()
 	in.freeze(e.Order)
-	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is, resources: %d%s", in.gate.Size(), waits), Command: "relay unfreeze " + in.name})
+	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is, resources: %d%s", in.gate.Size(), waits), Command: "relay unfreeze " + in.cfg.name})
 }
 
 // endsHold returns how a freeze changes a hold, empty when nothing is held.
@@ -55,10 +55,10 @@ type Unfreeze struct{ Order }
 func (e Unfreeze) step(in *Intake, out *Output) {
 	switch {
 	case in.frozen == nil:
-		out.err = NotPossible("upstream %s is not frozen", in.name)
+		out.err = NotPossible("upstream %s is not frozen", in.cfg.name)
 		return
 	case !e.Force && !in.gate.Contact().Has:
-		out.err = NotPossible("upstream %s is out of contact: wait for it, or use --force to follow its last known content", in.name)
+		out.err = NotPossible("upstream %s is out of contact: wait for it, or use --force to follow its last known content", in.cfg.name)
 		return
 	}
 	out.Effect = in.unfreezing()
@@ -69,12 +69,7 @@ func (e Unfreeze) step(in *Intake, out *Output) {
 }
 
 func (in *Intake) unfreezing() (e Effect) {
-	has := make(map[mirror.Key]struct{}, in.resources)
-	in.all(func(_ *scope, _ string, rec *record) {
-		if rec.resource != nil {
-			has[rec.resource.Key()] = struct{}{}
-		}
-	})
+	has := in.records.Has()
 	gone := map[mirror.Kind]int{}
 	judged := 0
 	in.gate.Each(func(key mirror.Key, s gate.State) {
@@ -103,7 +98,7 @@ func (in *Intake) thaw(by events.By, cause string) {
 	in.because(by, cause)
 	in.journal.reported = time.Time{}
 	in.reconcileAll()
-	in.end(in.unsettled())
+	in.end(in.records.Unsettled())
 }
 
 // Rollback is the event that an operator serves the resources of an earlier revision, frozen.
@@ -113,29 +108,29 @@ type Rollback struct {
 }
 
 func (e Rollback) step(in *Intake, out *Output) {
-	records := in.present(in.admitted(e.Records))
+	revision := in.records.Present(in.admitted(e.Records))
 	waits := in.endsHold()
 	if !e.DryRun {
 		in.freeze(e.Order)
 	}
-	effect := in.serveOnly(records, e.DryRun)
+	effect := in.serveOnly(revision, e.DryRun)
 	if out.Effect = effect; e.DryRun {
 		return
 	}
 	in.because(events.ByOperator, withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
 	in.tellOrder(e.Order, events.Event{
-		Type: events.RolledBack, Text: fmt.Sprintf("to revision %d, and frozen there: %d resources%s", e.To, len(records), waits), Command: "relay unfreeze " + in.name,
+		Type: events.RolledBack, Text: fmt.Sprintf("to revision %d, and frozen there: %d resources%s", e.To, len(revision), waits), Command: "relay unfreeze " + in.cfg.name,
 	})
-	in.note(slog.LevelWarn, "rolled back by operator, frozen", "revision", e.To, "resources", len(records))
+	in.Note(slog.LevelWarn, "rolled back by operator, frozen", "revision", e.To, "resources", len(revision))
 	in.reconcileAll()
-	in.end(in.unsettled())
+	in.end(in.records.Unsettled())
 }
 
 // serveOnly serves records, and nothing else. It changes nothing in a dry run.
-func (in *Intake) serveOnly(records []state.Record, dryRun bool) (effect Effect) {
+func (in *Intake) serveOnly(revision []state.Record, dryRun bool) (effect Effect) {
 	present := in.servedKeys()
-	for i := range records {
-		r := &records[i]
+	for i := range revision {
+		r := &revision[i]
 		key := r.Resource.Key()
 		_, had := present[key]
 		if !had || !in.served.Get(key).Equal(r.Resource) {
@@ -147,7 +142,7 @@ func (in *Intake) serveOnly(records []state.Record, dryRun bool) (effect Effect)
 		if dryRun {
 			continue
 		}
-		in.noted(key, r.Resource, origin{saved: r}, in.gate.RollBack)
+		in.put(key, r.Resource, origin{saved: r}, in.gate.RollBack)
 	}
 	for key := range present {
 		effect.count(key, true, false)
@@ -172,7 +167,7 @@ type Release struct{ Order }
 func (e Release) step(in *Intake, out *Output) {
 	if !in.gate.Holding() {
 		if !in.releaseRoots(e.Order, out) {
-			out.err = NotPossible("upstream %s: nothing is held", in.name)
+			out.err = NotPossible("upstream %s: nothing is held", in.cfg.name)
 		}
 		return
 	}
@@ -192,7 +187,7 @@ func (e Release) step(in *Intake, out *Output) {
 		}
 	}
 	if effect.Removed == 0 {
-		out.err = NotPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay upstreams --held %s\"", in.name, in.name)
+		out.err = NotPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay upstreams --held %s\"", in.cfg.name, in.cfg.name)
 		return
 	}
 	held, _ := in.gate.Waiting()
@@ -206,6 +201,21 @@ func (e Release) step(in *Intake, out *Output) {
 	in.tellOrder(e.Order, events.Event{
 		Type: events.Released, Hold: in.namedHold().id, Text: fmt.Sprintf("%d held deletions carried out, %d still held", effect.Removed, effect.Held),
 	})
-	in.note(slog.LevelWarn, "held deletions released by operator", "hold", in.namedHold().id, "removed", effect.Removed, "held", effect.Held)
+	in.Note(slog.LevelWarn, "held deletions released by operator", "hold", in.namedHold().id, "removed", effect.Removed, "held", effect.Held)
 	in.gate.Release(e.picks)
+}
+
+// releaseRoots has only those root namespaces count that MeshConfigs name now. It reports whether others did.
+func (in *Intake) releaseRoots(o Order, out *Output) bool {
+	now := in.records.NamedRoots()
+	if !o.All || now == "" {
+		return false
+	}
+	if !o.DryRun {
+		in.tellOrder(o, events.Event{Type: events.Released, Text: "root namespaces are now " + now + ", before " + in.records.Roots()})
+		in.records.SetRoots(now)
+		in.records.Reroot(&out.Result)
+		in.obeyAll(&out.Result)
+	}
+	return true
 }

@@ -1,19 +1,14 @@
 package intake
 
 import (
-	"cmp"
-	"encoding/base32"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/zeebo/xxh3"
-
-	"meshrelay/federation/services"
 	"meshrelay/mirror"
-	"meshrelay/state"
 	"meshrelay/upstreams/intake/gate"
+	"meshrelay/upstreams/intake/records"
 )
 
 const (
@@ -47,24 +42,20 @@ func (in *Intake) namedHold() namedHold {
 	n.changes = in.gate.Changes()
 	var keys []mirror.Key
 	in.gate.Each(func(key mirror.Key, s gate.State) {
-		if s == gate.Departing || s == gate.Held {
+		if s.Waits() {
 			keys = append(keys, key)
 		}
 	})
 	slices.SortFunc(keys, mirror.CompareKeys)
-	sum := xxh3.New()
+	sum := records.NewSum()
 	for _, key := range keys {
 		r, version := in.served.Get(key), ""
-		f := in.former[key]
-		if f == nil { // it is served without a record, from the disk or by a rollback
-			f = &record{}
-		}
-		if !in.rules.isAddressed(r, f.original, f.relayed) { // addresses are no part of it
+		if !in.records.IsAddressed(r) { // addresses are no part of it
 			version = r.Version()
 		}
-		addContent(sum, key, version)
+		sum.Add(key, version)
 	}
-	n.now = namedHold{id: textOf(sum)[:8], keys: keys, number: in.gate.Newest()}
+	n.now = namedHold{id: sum.String()[:8], keys: keys, number: in.gate.Newest()}
 	n.lookedAt = slices.DeleteFunc(n.lookedAt, func(old namedHold) bool { return old.id == n.now.id })
 	if len(n.lookedAt) >= maxNamedHolds {
 		n.lookedAt = slices.Delete(n.lookedAt, 0, 1)
@@ -97,42 +88,6 @@ func (in *Intake) HoldSince(id string) time.Time {
 	return h.Since
 }
 
-// ContentOf identifies the keys and versions of records, alike on all replicas. Addresses are no part of it, and neither are
-// siblings, which come with them.
-func (im *Rules) ContentOf(all []state.Record) string {
-	all = slices.SortedFunc(slices.Values(all), func(a, b state.Record) int { return mirror.CompareKeys(a.Resource.Key(), b.Resource.Key()) })
-	sum := xxh3.New()
-	for _, rec := range all {
-		r, original := rec.Resource, cmp.Or(rec.Original, rec.Resource)
-		if r.HasAnnotation(mirror.SiblingAnnotation) {
-			continue
-		}
-		if im.isAddressed(r, original, im.believed(original)) {
-			if im.isMade(original) {
-				r = original // its ports go with the endpoints
-			}
-			if bare, err := services.Without(r); err == nil {
-				r = bare
-			}
-		}
-		addContent(sum, rec.Resource.Key(), r.Version())
-	}
-	return textOf(sum)
-}
-
-// addContent adds a resource to the sum of a content.
-func addContent(sum *xxh3.Hasher, key mirror.Key, version string) {
-	for _, part := range []string{key.Kind.Group, key.Kind.Kind, key.Namespace, key.Name, version} {
-		_, _ = sum.WriteString(part) // it never fails
-		_, _ = sum.Write([]byte{0})
-	}
-}
-
-func textOf(sum *xxh3.Hasher) string {
-	digest := sum.Sum128().Bytes()
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(digest[:]))
-}
-
 // grown returns an error if more is held than when the hold had this ID.
 func (in *Intake) grown(id string) error {
 	now := in.namedHold()
@@ -141,7 +96,7 @@ func (in *Intake) grown(id string) error {
 	}
 	i := slices.IndexFunc(in.names.lookedAt, func(n namedHold) bool { return n.id == id })
 	if i < 0 {
-		return NotPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay upstreams --held %s\"", in.name, id, now.id, in.name)
+		return NotPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay upstreams --held %s\"", in.cfg.name, id, now.id, in.cfg.name)
 	}
 	var more []string
 	for _, key := range now.keys {
@@ -157,5 +112,5 @@ func (in *Intake) grown(id string) error {
 		shown = append(shown, fmt.Sprintf("  and %d more", n))
 	}
 	return NotPossible("upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay upstreams --held %s\"\n%s",
-		in.name, id, len(more), now.id, in.name, strings.Join(shown, "\n"))
+		in.cfg.name, id, len(more), now.id, in.cfg.name, strings.Join(shown, "\n"))
 }

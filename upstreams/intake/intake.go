@@ -6,90 +6,71 @@ import (
 	"slices"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"meshrelay/config"
 	"meshrelay/events"
 	"meshrelay/federation"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake/gate"
+	"meshrelay/upstreams/intake/records"
 )
 
-const (
-	// versionGrace is how long names of an emptied scope may still turn up in another scope.
-	versionGrace = time.Second
-	longestSleep = time.Hour
-)
+const longestSleep = time.Hour
 
 // Intake is the state machine of one upstream. Its methods are called one at a time.
 type Intake struct {
-	name                    string
-	served                  *mirror.Store
-	keeps                   bool // changes are written to disk
-	rules                   *Rules
-	limits                  config.Limits
-	registry                bool // the source leaves out services without a healthy instance
-	staleAfter, expireAfter time.Duration
+	cfg    settings
+	served *mirror.Store
+	now    time.Time // of the current step
+	out    Output    // of the current step
 
-	now time.Time // of the current step
-	out Output    // of the current step
-
-	records
-	stream
-	gate   *gate.Gate
-	frozen *state.Frozen // the freeze of the gate, as the disk has it
-	// former has the last record of each served key without a record. If the source sends such a
-	// key again and it is refused, this content returns.
-	former  map[mirror.Key]*record
+	records *records.Records
+	gate    *gate.Gate
+	frozen  *state.Frozen // the freeze of the gate, as the disk has it
 	names   holdNames
 	empty   int // served services without endpoints
 	journal journal
 	report  report
 	contact contact
-
-	told bool // the source has given all its content at least once since the start of the process
-	// without is when an operator began to serve clients without the source, zero if not.
-	without           time.Time
-	lastUpdate        time.Time
-	identity          string // of the source's cluster, empty if unknown
-	root              string // the root namespaces of MeshConfigs, joined by commas, empty if unknown
-	ownRoot, meshRoot string // of the last MeshConfig of the source, and of the one that is served
-	// server has the identities that the server of the last update has proven.
-	server     []string
-	panics     uint64
-	nameBuffer []byte // reused by peekName
-	// keeping has the records that a registry has left out, and keptSince is when the first of them was. addressing
-	// is set while only endpoints change.
-	keeping    map[*record]keep
-	keptSince  time.Duration
-	addressing bool
-	// connected is how long a stream was open, or the source in contact.
-	connected time.Duration
-	// fault is a hook of tests that panics.
-	fault   func(*mirror.Resource)
-	parents bool // rejudgeRoutes has to look
+	progress
 }
 
-type stream struct {
-	open bool
-	// opened are the scopes that the stream has to answer, notOffered those of them that are not offered.
-	opened, notOffered []string
+type settings struct {
+	name       string
+	keeps      bool // changes are written to disk
+	staleAfter time.Duration
+	expires    time.Duration
+}
+
+// progress is how far the source has told what it has.
+type progress struct {
+	told bool // the source has given all its content at least once since the start of the process
 	// unswept: served resources may come from a former source or process, and were not yet compared with all
 	// content of the present source.
 	unswept bool
 	// complete: the present source has answered every scope. completeAt is the first time.
 	complete   bool
 	completeAt time.Time
+	lastUpdate time.Time
+	connected  time.Duration // how long a stream was open, or the source in contact
+	// without is when an operator began to serve clients without the source, zero if not.
+	without  time.Time
+	identity string // of the source's cluster, empty if unknown
 }
 
 // New returns an Intake without records. keeps: the caller uses TakeChanges.
-func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Intake {
-	in := &Intake{
-		name: u.Name, served: served, keeps: keeps, rules: rules, limits: u.Limits, registry: u.Guard.Profile == config.ProfileRegistry,
-		records: newRecords(), former: map[mirror.Key]*record{}, journal: journal{dirty: map[mirror.Key]origin{}}, keeping: map[*record]keep{},
-	}
-	in.staleAfter, in.expireAfter = u.Staleness.StaleAfter.D(), u.Staleness.ExpireAfter.D()
+func New(u config.Upstream, served *mirror.Store, rules *records.Rules, keeps bool) *Intake {
+	in := &Intake{served: served, cfg: settings{name: u.Name, keeps: keeps}, journal: journal{dirty: map[mirror.Key]origin{}}}
+	in.setStaleness(u.Staleness)
+	in.records = records.New(u, rules, in)
 	in.gate = gate.New(served, settingsOf(u), watcher{in})
 	return in
+}
+
+func (in *Intake) setStaleness(s config.Staleness) {
+	in.cfg.staleAfter, in.cfg.expires = s.StaleAfter.D(), s.ExpireAfter.D()
 }
 
 // settingsOf returns the settings of the gate. A good istiod may have no MeshConfig to send, and a registry no healthy service.
@@ -109,7 +90,11 @@ func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	e.step(in, out)
 	in.expireTimers()
 	out.Wake = in.nextDeadline()
-	in.rejudgeRoutes(&out.Result)
+	in.records.RejudgeRoutes(&out.Result)
+	in.obeyAll(&out.Result)
+	if in.records.TakeNews() {
+		in.journal.reported = time.Time{}
+	}
 	out.Events = in.reported()
 	return *out, out.err
 }
@@ -120,85 +105,34 @@ func (in *Intake) advance(now time.Time) {
 	}
 	in.now = now
 	in.gate.SetNow(now)
+	in.records.SetNow(now, in.connected)
 }
 
-func (in *Intake) isConnected() bool { return in.open || in.gate.Contact().Has }
+func (in *Intake) isConnected() bool { return in.records.IsOpen() || in.gate.Contact().Has }
 
-func (e Received) step(in *Intake, out *Output) {
-	in.gate.BeginUpdate()
-	in.meet(e.Server)
-	in.believe = e.Believe && in.rules.trusts(e.Server)
-	number := in.gate.Newest()
-	for _, meshConfig := range []bool{true, false} { // the MeshConfig tells how to judge the rest
-		for i := range e.Updates {
-			if u := &e.Updates[i]; (u.Scope.Kind == mirror.MeshConfig) == meshConfig {
-				in.takeUpdate(u, e.Unsure, &out.Result)
-			}
-		}
-		in.reroot(&out.Result)
-	}
-	back := false
-	for i := range e.Updates {
-		k, sc := in.scope(e.Updates[i].Scope)
-		in.reportRefused(sc)
-		in.dropUnopened(k)
-		in.settle(k)
-		back = in.freshen(k) || back
-	}
-	if len(in.notOffered) > 0 {
-		in.reportNotOffered()
-	}
-	if e.Live && in.unswept && (!e.Unsure || !in.hasUnconfirmed()) {
-		// Judge all that is gone together, as for the answer of a new stream.
-		in.gate.StartRound(number)
-		in.sweep()
-	}
-	out.Deleted = in.end(in.unsettled() || e.More && in.unswept)
-	if !e.Live || out.Changed+out.Deleted > 0 || !in.told {
-		in.lastUpdate = in.now
-	}
-	in.touch(e.Live, back)
-	out.Clusters = in.discovery.ask()
-}
-
-// takeUpdate applies an update. After a panic it refuses the rest of it.
-func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
-	k, sc := in.scope(u.Scope)
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			out.Unread, sc.torn = true, true
-			out.Refuse(u.Scope.Name, in.panicked(u.Scope.Name, p))
-		}
-	}()
-	first := k.unanswered[sc.Name] || sc.silent
-	if !u.Part {
-		delete(k.unanswered, sc.Name)
-		sc.answered, sc.silent = true, false
-	}
-	if sc.parts == nil {
-		if sc.generation++; sc.generation == unconfirmed {
-			sc.generation++
-		}
-	}
-	if u.Complete {
-		in.replace(k, sc, u, first, unsure, out)
-	} else {
-		in.patch(k, sc, u, out)
-	}
-}
-
-func (in *Intake) note(level slog.Level, message string, args ...any) {
+// Note implements records.Teller.
+func (in *Intake) Note(level slog.Level, message string, args ...any) {
 	in.out.Notes = append(in.out.Notes, Note{level, message, args})
 }
+
+// Tell implements records.Teller: it adds an event to those of the step.
+func (in *Intake) Tell(e events.Event) { in.report.events = append(in.report.events, e) }
 
 func (Tick) step(*Intake, *Output) {}
 
 // expireTimers has each owner of a deadline do what is due.
 func (in *Intake) expireTimers() {
 	in.endGraces(0)
-	in.endKeeping()
+	if in.isConnected() {
+		in.records.EndKeeping()
+		in.obeyAll(&records.Result{})
+	}
 	in.gate.ExpireTimers()
-	in.withdrawPending()
+	if until, waits := in.gate.Patience(); waits && !in.now.Before(until) {
+		for _, key := range in.records.PendingServices() {
+			in.withdraw(key)
+		}
+	}
 }
 
 // nextDeadline returns when expireTimers has something to do.
@@ -213,15 +147,13 @@ func (in *Intake) nextDeadline() time.Time {
 		}
 	}
 	in.gate.NextDeadline(later)
-	if len(in.keeping) > 0 && in.isConnected() {
-		later(in.now.Add(in.leftOf(keep{since: in.keptSince})))
+	if left, is := in.records.KeptUntil(); is && in.isConnected() {
+		later(in.now.Add(max(left, 1)))
 	}
-	if until, waits := in.gate.Patience(); waits && in.registry && len(in.kind(federation.ServiceEntry).pending) > 0 {
+	if until, waits := in.gate.Patience(); waits && len(in.records.PendingServices()) > 0 {
 		later(until)
 	}
-	for _, k := range in.kinds {
-		later(k.graceUntil)
-	}
+	in.records.Graces(later)
 	return wake
 }
 
@@ -229,25 +161,38 @@ func (in *Intake) nextDeadline() time.Time {
 type SetPolicy struct{ config.Upstream }
 
 func (e SetPolicy) step(in *Intake, _ *Output) {
-	in.limits, in.registry = e.Limits, e.Guard.Profile == config.ProfileRegistry
-	in.staleAfter, in.expireAfter = e.Staleness.StaleAfter.D(), e.Staleness.ExpireAfter.D()
+	in.records.Set(e.Upstream)
+	in.setStaleness(e.Staleness)
 	if in.gate.Set(settingsOf(e.Upstream)) {
 		in.report.by = events.ByConfig
 		in.reconcileAll()
-		in.end(in.unsettled())
+		in.end(in.records.Unsettled())
 	}
 }
 
 // Succeeded is the event that a new source replaces the former one of the same name. It takes over
 // the former records. Other rules import them again.
-type Succeeded struct{ Rules *Rules }
+type Succeeded struct{ Rules *records.Rules }
 
 func (e Succeeded) step(in *Intake, _ *Output) {
 	in.closed(Closed{Planned: true})
-	same, records := in.rules.Version() == e.Rules.Version(), in.kept()
-	in.rules = e.Rules.withRoot(in.root)
+	same, kept := in.records.Rules().Version() == e.Rules.Version(), in.records.Kept()
+	in.records.SetRules(e.Rules)
 	in.journal.reported = time.Time{}
-	in.adopt(records, same)
+	in.adopt(kept, same)
+}
+
+// adopt takes over the records of a former source or of the disk. If the rules have changed since, what they leave out goes
+// without the guard.
+func (in *Intake) adopt(saved []state.Record, same bool) {
+	in.unswept, in.complete, in.completeAt = true, false, time.Time{}
+	in.gate.Unopen()
+	ruled := in.records.Adopt(saved, same)
+	in.obeyAll(&in.out.Result)
+	if !same {
+		in.reconcileOver(ruled, true)
+		in.end(true)
+	}
 }
 
 // Restored is the event that the disk has data of the upstream. It is the first event.
@@ -255,15 +200,15 @@ type Restored struct{ Saved state.Saved }
 
 func (e Restored) step(in *Intake, _ *Output) {
 	meta := e.Saved.Meta
-	in.without, in.identity, in.root, in.server = meta.ServeWithout, meta.Identity, meta.RootNamespace, meta.Server
-	in.rules = in.rules.withRoot(in.root)
-	records := in.admitted(e.Saved.Records)
-	if len(records) == 0 && !meta.Synced && meta.Frozen == nil {
+	in.without, in.identity = meta.ServeWithout, meta.Identity
+	in.records.Restore(meta.RootNamespace, meta.Server)
+	saved := in.admitted(e.Saved.Records)
+	if len(saved) == 0 && !meta.Synced && meta.Frozen == nil {
 		return
 	}
-	in.note(slog.LevelInfo, "serving resources from disk until upstream has synced",
-		"resources", len(records), "lastContact", meta.LastContact, "frozen", meta.Frozen != nil)
-	in.tell(events.Event{Type: events.Restored, By: events.ByRelay, Text: fmt.Sprintf("%d resources served from disk until the upstream has synced", len(records))})
+	in.Note(slog.LevelInfo, "serving resources from disk until upstream has synced",
+		"resources", len(saved), "lastContact", meta.LastContact, "frozen", meta.Frozen != nil)
+	in.Tell(events.Event{Type: events.Restored, By: events.ByRelay, Text: fmt.Sprintf("%d resources served from disk until the upstream has synced", len(saved))})
 	in.lastUpdate, in.frozen, in.gate.Synced = meta.LastContact, meta.Frozen, meta.Synced
 	if in.frozen != nil {
 		in.gate.RestoreFrozen()
@@ -271,15 +216,15 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.gate.RestoreHold(gate.Clock{Since: meta.HeldSince, Ran: meta.HeldRan, N: meta.Held})
 	in.gate.RestoreContact(meta.LastContact, meta.InContact)
 	gone := map[mirror.Kind]int{}
-	served := make([]*mirror.Resource, 0, len(records))
-	for i := range records {
-		key := records[i].Resource.Key()
+	served := make([]*mirror.Resource, 0, len(saved))
+	for i := range saved {
+		key := saved[i].Resource.Key()
 		if in.gate.Withholds(key.Kind) {
 			in.dirty(key, origin{})
 			gone[key.Kind]++
 			continue
 		}
-		served = append(served, records[i].Resource)
+		served = append(served, saved[i].Resource)
 	}
 	for _, r := range served {
 		in.empty += empty(r)
@@ -292,21 +237,22 @@ func (e Restored) step(in *Intake, _ *Output) {
 		in.served.SetSynced()
 	}
 	// Frozen resources may come from rules older than meta.Fingerprint.
-	in.adopt(records, meta.Fingerprint == in.rules.Version() && meta.Frozen == nil)
+	in.adopt(saved, meta.Fingerprint == in.records.Rules().Version() && meta.Frozen == nil)
 }
 
 // admitted returns the records from disk that the rules admit: nearly always all.
-func (in *Intake) admitted(records []state.Record) (out []state.Record) {
-	if !slices.ContainsFunc(records, func(r state.Record) bool { return !in.rules.admits(r) }) {
-		return records
+func (in *Intake) admitted(saved []state.Record) (out []state.Record) {
+	admits := in.records.Rules().Admits
+	if !slices.ContainsFunc(saved, func(r state.Record) bool { return !admits(r) }) {
+		return saved
 	}
-	for _, r := range records {
-		if in.rules.admits(r) {
+	for _, r := range saved {
+		if admits(r) {
 			out = append(out, r)
 			continue
 		}
 		in.dirty(r.Resource.Key(), origin{})
-		in.note(slog.LevelWarn, "resource on disk not served", "resource", r.Resource.Key(),
+		in.Note(slog.LevelWarn, "resource on disk not served", "resource", r.Resource.Key(),
 			"reason", "it has no namespace, and import.namespaces includes only some")
 	}
 	return out
@@ -336,6 +282,26 @@ func (in *Intake) Identity() string { return in.identity }
 
 // ServedWithout reports whether an operator serves clients without the source.
 func (in *Intake) ServedWithout() bool { return !in.without.IsZero() }
+
+// LeftOut returns the resources that are left out and the kinds that are not asked for, sorted.
+func (in *Intake) LeftOut() []records.LeftOut { return in.records.LeftOut() }
+
+// Refuses returns a function that reports whether the content of a served key may be refused.
+func (in *Intake) Refuses() func(served mirror.Key) bool { return in.records.Refuses() }
+
+// Versions returns the names in a scope, each with the version that the source gave.
+func (in *Intake) Versions(scope string) map[string]string { return in.records.Versions(scope) }
+
+// Holds reports whether the accepted content of a name has this digest and size.
+func (in *Intake) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
+	return in.records.Holds(scope, name, digest, size)
+}
+
+// Keep implements upstreams.Feed.
+func (in *Intake) Keep(n int) (fits bool) { return in.records.Keep(n) }
+
+// Kept returns about how many bytes limits.maxBytes counts.
+func (in *Intake) Kept() int { return in.records.Size() }
 
 // Synced reports whether the present source has given all its content at least once.
 func (in *Intake) Synced() bool { return in.complete }

@@ -12,14 +12,17 @@ import (
 
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
 	"meshrelay/federation"
+	"meshrelay/internal/panics"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/upstreams/intake/records"
 )
 
 const entryURL = "networking.istio.io/v1/ServiceEntry"
@@ -30,16 +33,17 @@ type machine struct {
 	t     *testing.T
 	store *mirror.Store
 	now   time.Time
+	u     config.Upstream
 }
 
 func newMachine(t *testing.T, relayed bool, p config.Provenance) *machine {
 	t.Helper()
 	u := config.Upstream{Name: "east", ClusterID: "east-1", Services: config.Services{Mode: config.ServicesOmit}, Guard: config.Guard{Percent: 100}}
-	rules, err := NewRules(u, p, relayed)
+	rules, err := records.NewRules(u, p, relayed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, store: mirror.NewStore(), now: time.Unix(1_000_000, 0)}
+	m := &machine{t: t, store: mirror.NewStore(), now: time.Unix(1_000_000, 0), u: u}
 	m.Intake = New(u, m.store, rules, true)
 	return m
 }
@@ -47,7 +51,23 @@ func newMachine(t *testing.T, relayed bool, p config.Provenance) *machine {
 // policy sets the guard and the staleness.
 func (m *machine) policy(g config.Guard, s config.Staleness) {
 	m.t.Helper()
-	m.step(SetPolicy{config.Upstream{Limits: m.limits, Guard: g, Staleness: s}})
+	m.u.Guard, m.u.Staleness = g, s
+	m.step(SetPolicy{m.u})
+}
+
+// limit sets the limits.
+func (m *machine) limit(change func(*config.Limits)) {
+	m.t.Helper()
+	change(&m.u.Limits)
+	m.step(SetPolicy{m.u})
+}
+
+// check demands that what is counted is what is there.
+func (m *machine) check() {
+	m.t.Helper()
+	if err := m.records.Check(); err != nil {
+		m.t.Error(err)
+	}
 }
 
 // leaves returns how many deletions wait.
@@ -67,27 +87,27 @@ func entry(name, host string) fakexds.Resource {
 }
 
 // update is an update of the ServiceEntries.
-func (m *machine) update(complete bool, resources ...fakexds.Resource) Update {
+func (m *machine) update(complete bool, resources ...fakexds.Resource) records.Update {
 	m.t.Helper()
-	scope, err := TypeScope(entryURL)
+	scope, err := records.TypeScope(entryURL)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	return Update{Scope: scope, Complete: complete, Room: len(resources), Elements: each(func(yield func(Element) bool) {
+	return records.Update{Scope: scope, Complete: complete, Room: len(resources), Elements: each(func(yield func(records.Element) bool) {
 		for _, r := range resources {
 			raw, err := proto.Marshal(r.Any)
 			if err != nil {
 				m.t.Fatal(err)
 			}
-			if !yield(Element{Name: []byte(r.Name), Raw: raw}) {
+			if !yield(records.Element{Name: []byte(r.Name), Raw: raw}) {
 				return
 			}
 		}
 	})}
 }
 
-func each(f func(yield func(Element) bool)) func(int, Known) iter.Seq[Element] {
-	return func(int, Known) iter.Seq[Element] { return f }
+func each(f func(yield func(records.Element) bool)) func(int, records.Known) iter.Seq[records.Element] {
+	return func(int, records.Known) iter.Seq[records.Element] { return f }
 }
 
 // holds demands that these ServiceEntries are served: "name=host".
@@ -121,14 +141,14 @@ func TestPanicOverAResourceCostsThatResource_C7(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, true, config.Provenance{})
 			send := func(resources ...fakexds.Resource) error {
-				out := m.step(Received{Updates: []Update{m.update(complete, resources...)}})
+				out := m.step(Received{Updates: []records.Update{m.update(complete, resources...)}})
 				return out.Err()
 			}
 			if err := send(entry("shop/a", "a1"), entry("shop/bad", "b1")); err != nil {
 				t.Fatal(err)
 			}
 			tried := 0
-			m.fault = overBad(&tried)
+			m.records.Fault = overBad(&tried)
 			again := func(tries int) {
 				t.Helper()
 				err := send(entry("shop/a", "a2"), entry("shop/bad", "b2"), entry("shop/c", "c"))
@@ -145,7 +165,7 @@ func TestPanicOverAResourceCostsThatResource_C7(t *testing.T) {
 			if err := send(entry("shop/a", "a2"), entry("shop/bad", "b3"), entry("shop/c", "c")); err == nil || tried != 2 {
 				t.Errorf("other content is not tried: %v", err)
 			}
-			m.fault = nil
+			m.records.Fault = nil
 			if err := send(entry("shop/a", "a2"), entry("shop/bad", "b4"), entry("shop/c", "c")); err != nil {
 				t.Error(err)
 			}
@@ -154,17 +174,31 @@ func TestPanicOverAResourceCostsThatResource_C7(t *testing.T) {
 	}
 }
 
-func TestPanicOverAResponseCostsThatResponse(t *testing.T) {
-	m := newMachine(t, true, config.Provenance{})
-	m.step(Received{Updates: []Update{m.update(true, entry("shop/a", "a"), entry("shop/b", "b"))}})
-	broken := m.update(true)
-	broken.Elements = each(func(func(Element) bool) { panic("no") })
-	out := m.step(Received{Updates: []Update{broken}})
-	if err := out.Err(); err == nil || !strings.Contains(err.Error(), "internal error") || !out.Unread {
-		t.Errorf("the NACK is %v", err)
+// broken is an update of the ServiceEntries that panics.
+func (m *machine) broken() records.Update {
+	u := m.update(true)
+	u.Elements = each(func(func(records.Element) bool) { panic("no") })
+	return u
+}
+
+// panics has a step panic, and goes on with another intake.
+func (m *machine) panics(e Event) {
+	m.t.Helper()
+	if p := panics.Try(func() { m.step(e) }); p == nil {
+		m.t.Error("the step does not panic")
 	}
+	m.Intake = m.Renewed(m.now)
+}
+
+// TestAPanicOverAResponseDeletesNothing: the next intake begins with what is served.
+func TestAPanicOverAResponseDeletesNothing(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	m.open(entryURL)
+	m.step(Received{Updates: []records.Update{m.update(true, entry("shop/a", "a"), entry("shop/b", "b"))}})
+	m.panics(Received{Updates: []records.Update{m.broken()}})
 	m.holds("shop/a=a", "shop/b=b")
-	m.step(Received{Updates: []Update{m.update(true, entry("shop/b", "b2"))}})
+	m.open(entryURL)
+	m.step(Received{Updates: []records.Update{m.update(true, entry("shop/b", "b2"))}})
 	m.holds("shop/b=b2")
 }
 
@@ -172,11 +206,11 @@ func TestPanicOverAResponseCostsThatResponse(t *testing.T) {
 // again.
 func TestWhatADiskHasAndPanicsIsSetAside(t *testing.T) {
 	before := newMachine(t, true, config.Provenance{})
-	before.step(Received{Updates: []Update{before.update(true, entry("shop/a", "a"), entry("shop/bad", "b"))}})
+	before.step(Received{Updates: []records.Update{before.update(true, entry("shop/a", "a"), entry("shop/bad", "b"))}})
 	m := newMachine(t, true, config.Provenance{})
 	tried := 0
-	m.fault = overBad(&tried)
-	m.step(Restored{Saved: state.Saved{Meta: state.Meta{Synced: true, LastContact: m.now, Fingerprint: "other rules"}, Records: before.kept()}})
+	m.records.Fault = overBad(&tried)
+	m.step(Restored{Saved: state.Saved{Meta: state.Meta{Synced: true, LastContact: m.now, Fingerprint: "other rules"}, Records: before.records.Kept()}})
 	m.holds("shop/a=a")
 	if st := m.Status(m.now); st.Panics != 1 || st.RefusedTotal != 1 || !strings.Contains(st.Refused[0].Resource, "shop/bad") {
 		t.Errorf("status %+v", st)
@@ -188,16 +222,16 @@ func TestWhatADiskHasAndPanicsIsSetAside(t *testing.T) {
 
 func TestPanicOverAnObjectOfAFileCostsThatObject(t *testing.T) {
 	m := newMachine(t, false, config.Provenance{})
-	tell := func(hosts ...string) Result {
+	tell := func(hosts ...string) records.Result {
 		t.Helper()
-		scope := KindScope(federation.ServiceEntry)
-		return m.step(Received{Live: true, Updates: []Update{{Scope: scope, Complete: true, Elements: each(func(yield func(Element) bool) {
+		scope := records.KindScope(federation.ServiceEntry)
+		return m.step(Received{Live: true, Updates: []records.Update{{Scope: scope, Complete: true, Elements: each(func(yield func(records.Element) bool) {
 			for i, host := range hosts {
 				r, err := mirror.Decode(federation.ServiceEntry, raw(t, entry([]string{"shop/a", "shop/bad"}[i], host)), "east")
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !yield(Element{Resource: r}) {
+				if !yield(records.Element{Resource: r}) {
 					return
 				}
 			}
@@ -206,7 +240,7 @@ func TestPanicOverAnObjectOfAFileCostsThatObject(t *testing.T) {
 	tell("a1", "b1")
 	m.holds("shop/a=a1", "shop/bad=b1")
 	tried := 0
-	m.fault = overBad(&tried)
+	m.records.Fault = overBad(&tried)
 	for range 2 { // the same content is not tried again
 		if out := tell("a2", "b2"); out.RefusedTotal != 1 || !strings.Contains(out.Refused[0].Reason, "internal error") {
 			t.Errorf("refused %v", out.Refused)
@@ -221,14 +255,14 @@ func TestPanicOverAnObjectOfAFileCostsThatObject(t *testing.T) {
 // TestWhatHoldsIsNotDecodedAgain: Holds is true of what the next answer would not decode, and of nothing else.
 func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 	m := newMachine(t, false, config.Provenance{})
-	scope, decoded := KindScope(federation.ServiceEntry), 0
+	scope, decoded := records.KindScope(federation.ServiceEntry), 0
 	tell := func(host string, size int) (was bool) {
 		t.Helper()
 		digest := xxh3.HashString128(host)
 		was = m.Holds(scope.Name, "shop/a", digest, size)
 		before := decoded
-		m.step(Received{Live: true, Updates: []Update{{Scope: scope, Complete: true, Elements: each(func(yield func(Element) bool) {
-			yield(Element{Name: []byte("shop/a"), Size: size, Digest: digest, Decode: func() (*mirror.Resource, bool, error) {
+		m.step(Received{Live: true, Updates: []records.Update{{Scope: scope, Complete: true, Elements: each(func(yield func(records.Element) bool) {
+			yield(records.Element{Name: []byte("shop/a"), Size: size, Digest: digest, Decode: func() (*mirror.Resource, bool, error) {
 				decoded++
 				if host == "bad" {
 					return nil, false, errors.New("it is bad")
@@ -255,7 +289,7 @@ func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 			t.Error("another scope or name is held")
 		}
 	}
-	m.limits.MaxResourceBytes = 50
+	m.limit(func(l *config.Limits) { l.MaxResourceBytes = 50 })
 	if m.Holds(scope.Name, "shop/a", xxh3.HashString128("b"), 100) {
 		t.Error("what is too large by now is not looked at again")
 	}
@@ -268,9 +302,9 @@ func TestWhatLacksFieldsIsDecodedOnceByTheNextSource(t *testing.T) {
 	tell := func(want ...string) {
 		t.Helper()
 		decoded = nil
-		out := m.step(Received{Live: true, Updates: []Update{{Scope: KindScope(federation.ServiceEntry), Complete: true, Elements: each(func(yield func(Element) bool) {
+		out := m.step(Received{Live: true, Updates: []records.Update{{Scope: records.KindScope(federation.ServiceEntry), Complete: true, Elements: each(func(yield func(records.Element) bool) {
 			for _, name := range []string{"shop/a", "shop/b"} {
-				yield(Element{Name: []byte(name), Size: 100, Digest: xxh3.HashString128(name), Decode: func() (*mirror.Resource, bool, error) {
+				yield(records.Element{Name: []byte(name), Size: 100, Digest: xxh3.HashString128(name), Decode: func() (*mirror.Resource, bool, error) {
 					decoded = append(decoded, name)
 					r, err := mirror.Decode(federation.ServiceEntry, raw(t, entry(name, "a.x")), "east")
 					return r, name == "shop/b", err
@@ -286,13 +320,14 @@ func TestWhatLacksFieldsIsDecodedOnceByTheNextSource(t *testing.T) {
 	}
 	tell("shop/a", "shop/b")
 	tell()
-	since := m.scopes[KindScope(federation.ServiceEntry).Name].byName["shop/b"].at
+	key := mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "b"}
+	since := m.Trace(key)[0].Since
 	m.now = m.now.Add(time.Hour)
-	m.adopt(m.kept(), true)
+	m.adopt(m.records.Kept(), true)
 	tell("shop/b")
 	tell()
-	if at := m.scopes[KindScope(federation.ServiceEntry).Name].byName["shop/b"].at; at != since {
-		t.Errorf("it came %d s later", at-since)
+	if at := m.Trace(key)[0].Since; !at.Equal(since) {
+		t.Errorf("it came at %v, and then at %v", since, at)
 	}
 }
 
@@ -309,12 +344,11 @@ func TestWhatCountsTowardsTheLimitsIsWhatIsHeld(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{Relay: "r"})
 	for i := range 100 {
 		version := []string{"1", "1000000000000000000"}[i%2]
-		m.step(Received{Updates: []Update{m.update(true, fakexds.MCP("ns/a", &networking.ServiceEntry{Hosts: []string{"a.example"}}, func(r *mcp.Resource) { r.Metadata.Version = version }))}})
+		m.step(Received{Updates: []records.Update{m.update(true, fakexds.MCP("ns/a", &networking.ServiceEntry{Hosts: []string{"a.example"}}, func(r *mcp.Resource) { r.Metadata.Version = version }))}})
 	}
-	actual := 0
-	m.all(func(_ *scope, name string, rec *record) { actual += rec.load(len(name)).bytes })
-	if m.bytes != actual || actual == 0 {
-		t.Errorf("accounted %d bytes, held %d", m.bytes, actual)
+	m.check()
+	if m.Kept() == 0 {
+		t.Error("nothing counts")
 	}
 }
 
@@ -323,7 +357,7 @@ func TestTheVersionOfRulesIsThatOfTheSettingsInUse(t *testing.T) {
 	version := func(u config.Upstream) string {
 		t.Helper()
 		u.Name, u.Services.Mode = "east", config.ServicesOmit
-		rules, err := NewRules(u, config.Provenance{}, true)
+		rules, err := records.NewRules(u, config.Provenance{}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -365,35 +399,35 @@ func TestAnOrderThatIsRefusedChangesNothing(t *testing.T) {
 // Records without content take memory, too: their names, their versions, and why they are left out.
 func TestNamesWithoutContentCountTowardsTheLimits(t *testing.T) {
 	wrong := errors.New(strings.Repeat("wrong ", 50))
-	for what, err := range map[string]error{"left out": &LeftOutError{Detail: strings.Repeat("x", 5000)}, "refused": wrong} {
+	for what, err := range map[string]error{"left out": &records.LeftOutError{Detail: strings.Repeat("x", 5000)}, "refused": wrong} {
 		m := newMachine(t, false, config.Provenance{})
-		m.limits.MaxBytes = 40_000
+		m.limit(func(l *config.Limits) { l.MaxBytes = 40_000 })
 		if !m.Keep(5000) {
 			t.Fatal("an empty intake has no room")
 		}
-		sc := KindScope(federation.ServiceEntry)
+		sc := records.KindScope(federation.ServiceEntry)
 		refused := 0
 		for i := range 1000 {
 			name := fmt.Sprintf("shop/%0200d", i)
-			out := m.step(Received{Updates: []Update{{Scope: sc, Elements: each(func(yield func(Element) bool) {
-				yield(Element{Name: []byte(name), Version: bytes.Repeat([]byte("1"), 500), Size: 10, Digest: xxh3.HashString128(name), Decode: func() (*mirror.Resource, bool, error) { return nil, false, err }})
+			out := m.step(Received{Updates: []records.Update{{Scope: sc, Elements: each(func(yield func(records.Element) bool) {
+				yield(records.Element{Name: []byte(name), Version: bytes.Repeat([]byte("1"), 500), Size: 10, Digest: xxh3.HashString128(name), Decode: func() (*mirror.Resource, bool, error) { return nil, false, err }})
 			})}}})
 			refused += out.RefusedTotal
 			if n := m.Kept(); n > 40_000+40_000/8+1400 { // refused names, and one record
 				t.Fatalf("%s: %d bytes are kept", what, n)
 			}
 		}
-		if n := len(m.scopes[sc.Name].byName); n == 0 || n > 40 || refused < 960 {
+		if n := len(m.Versions(sc.Name)); n == 0 || n > 40 || refused < 960 {
 			t.Errorf("%s: %d records, %d refused", what, n, refused)
 		}
-		if st := m.Status(m.now); st.RefusedTotal < 900 || m.notes > 5000 || m.notes == 0 {
-			t.Errorf("%s: %d are refused, %d bytes of notes", what, st.RefusedTotal, m.notes)
+		if st := m.Status(m.now); st.RefusedTotal < 900 || m.Kept() > 40_000+5000 {
+			t.Errorf("%s: %d are refused, %d bytes are kept", what, st.RefusedTotal, m.Kept())
 		}
 		if fits := m.Keep(20_000); fits {
 			t.Errorf("%s: the source may keep as much as there is", what)
 		}
 		m.Keep(-20_000)
-		m.step(Received{Updates: []Update{{Scope: sc, Complete: true, Elements: Resources()}}})
+		m.step(Received{Updates: []records.Update{{Scope: sc, Complete: true, Elements: records.Resources()}}})
 		if n := m.Kept(); n != 5000 {
 			t.Errorf("%s: %d bytes of nothing", what, n)
 		}
@@ -407,12 +441,30 @@ func TestNamesWithoutContentCountTowardsTheLimits(t *testing.T) {
 func TestANameWhoseOnlyContentIsRefusedIsKnown(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	tried := 0
-	m.fault = overBad(&tried)
-	m.step(Received{Updates: []Update{m.update(true, entry("shop/a", "a"), entry("shop/bad", "b"))}})
+	m.records.Fault = overBad(&tried)
+	m.step(Received{Updates: []records.Update{m.update(true, entry("shop/a", "a"), entry("shop/bad", "b"))}})
 	refuses := m.Refuses()
 	for name, want := range map[string]bool{"a": false, "bad": true, "other": false} {
 		if got := refuses(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
+}
+
+// given is a ServiceEntry as the source has it.
+func given(t *testing.T, name string, annotations map[string]string) *mirror.Resource {
+	t.Helper()
+	body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{"db.shop.svc.cluster.local"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace, name, _ := strings.Cut(name, "/")
+	r, err := mirror.New(mirror.Spec{
+		Key:    mirror.Key{Kind: federation.ServiceEntry, Namespace: namespace, Name: name},
+		Source: "east", SourceVersion: "42", Annotations: annotations, Body: body,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }

@@ -1,13 +1,13 @@
 package intake
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/upstreams/intake/records"
 )
 
 const (
@@ -35,11 +35,8 @@ type journal struct {
 // origin is where the content of a key comes from: a record, or the disk. It is empty for a removed
 // key.
 type origin struct {
-	record *record
-	scope  *scope
-	saved  *state.Record
-	// endpoints: the disk has the key with other endpoints.
-	endpoints bool
+	records.Origin
+	saved *state.Record
 }
 
 // because notes a cause of the next changes, if it is not the source.
@@ -51,11 +48,11 @@ func (j *journal) because(cause string) {
 
 // dirty marks a key as changed.
 func (in *Intake) dirty(key mirror.Key, o origin) {
-	if !in.keeps {
+	if !in.cfg.keeps {
 		return
 	}
 	if before, is := in.journal.dirty[key]; is {
-		o.endpoints = o.endpoints && before.endpoints
+		o.Endpoints = o.Endpoints && before.Endpoints
 	}
 	in.journal.dirty[key] = o
 }
@@ -66,18 +63,13 @@ func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	if r == nil {
 		return nil
 	}
-	out := &state.Record{Resource: r}
-	switch {
-	case o.record != nil && o.record.resource.Equal(r):
-		*out = in.rules.kept(o.scope, o.record)
-	case o.record != nil && o.scope != nil && in.rules.isAddressed(r, o.record.original, o.record.relayed):
-		// It is frozen, with the endpoints of the record.
-		*out = in.rules.kept(o.scope, o.record)
-		out.Original, out.Resource, out.Hash = cmp.Or(out.Original, out.Resource), r, [16]byte{}
-	case o.saved != nil && o.saved.Resource.Equal(r):
-		*out = *o.saved
+	if out, is := in.records.Saved(o.Origin, r); is {
+		return &out
 	}
-	return out
+	if o.saved != nil && o.saved.Resource.Equal(r) {
+		return o.saved
+	}
+	return &state.Record{Resource: r}
 }
 
 // boundJournal limits the remembered changes while the disk can not be written.
@@ -95,27 +87,12 @@ func (in *Intake) boundJournal() {
 
 // MarkAll marks all that is served as changed, because the disk has lost it.
 func (in *Intake) MarkAll() {
-	origins := in.origins()
+	origins := in.records.Origins()
 	in.eachServed(func(r *mirror.Resource) {
 		if _, newer := in.journal.dirty[r.Key()]; !newer {
-			in.journal.dirty[r.Key()] = origins[r.Key()]
+			in.journal.dirty[r.Key()] = origin{Origin: origins[r.Key()]}
 		}
 	})
-}
-
-// origins returns the origins of all keys that have a record.
-func (in *Intake) origins() map[mirror.Key]origin {
-	origins := make(map[mirror.Key]origin, in.resources)
-	in.all(func(sc *scope, _ string, rec *record) {
-		if rec.resource != nil {
-			// The record has this content, but the source need not have it.
-			origins[rec.resource.Key()] = origin{record: rec, scope: sc}
-			for key, p := range rec.siblings {
-				origins[key] = origin{record: rec.sibling(p), scope: sc}
-			}
-		}
-	})
-	return origins
 }
 
 // TakeChanges returns and forgets the changes to write to disk, sorted by key.
@@ -129,7 +106,7 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	j.whole, j.tookWhole = false, whole
 	changes := make([]state.Change, 0, len(j.dirty))
 	for key, o := range j.dirty {
-		changes = append(changes, state.Change{Key: key, Record: in.recordOf(key, o), Endpoints: o.endpoints})
+		changes = append(changes, state.Change{Key: key, Record: in.recordOf(key, o), Endpoints: o.Endpoints})
 	}
 	slices.SortFunc(changes, func(a, b state.Change) int { return mirror.CompareKeys(a.Key, b.Key) })
 	if len(j.dirty) > 0 {
@@ -149,7 +126,7 @@ func (in *Intake) meta(changes bool) state.Meta {
 	last, lasts := c.Since, c.Has || c.Lasted
 	if c.Has {
 		last = in.now
-		expire := in.expireAfter
+		expire := in.cfg.expires
 		if told := in.journal.reported; !told.IsZero() && !changes && (expire == 0 || last.Sub(told) < min(contactGrain, expire/10)) {
 			last = told
 		}
@@ -161,9 +138,9 @@ func (in *Intake) meta(changes bool) state.Meta {
 		held.Ran = held.Ran.Truncate(max(min(contactGrain, h.For/10), time.Second))
 	}
 	return state.Meta{
-		Synced: in.gate.Synced, LastContact: last, InContact: lasts, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
+		Synced: in.gate.Synced, LastContact: last, InContact: lasts, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.records.Rules().Version(),
 		HeldSince: held.Since, HeldRan: held.Ran, Held: held.N, Identity: in.identity,
-		RootNamespace: in.root, Server: in.server,
+		RootNamespace: in.records.Roots(), Server: in.records.Server(),
 	}
 }
 
@@ -179,9 +156,9 @@ func (in *Intake) GiveBack(changes []state.Change) {
 	for _, c := range changes {
 		newer, is := j.dirty[c.Key]
 		if !is {
-			newer = origin{saved: c.Record, endpoints: true}
+			newer = origin{Origin: records.Origin{Endpoints: true}, saved: c.Record}
 		}
-		newer.endpoints = newer.endpoints && c.Endpoints
+		newer.Endpoints = newer.Endpoints && c.Endpoints
 		j.dirty[c.Key] = newer
 	}
 	in.boundJournal()

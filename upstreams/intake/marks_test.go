@@ -17,6 +17,8 @@ import (
 	"meshrelay/federation"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/upstreams/intake/records"
 )
 
 func rawOf(t *testing.T, r fakexds.Resource) []byte {
@@ -31,16 +33,16 @@ func rawOf(t *testing.T, r fakexds.Resource) []byte {
 var testSeed = maphash.MakeSeed()
 
 // answer is a complete update of a scope, with marks. looked counts the elements that were looked at.
-func answer(t *testing.T, looked *int, url string, elements ...Element) Received {
+func answer(t *testing.T, looked *int, url string, elements ...records.Element) Received {
 	t.Helper()
-	scope, err := TypeScope(url)
+	scope, err := records.TypeScope(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range elements {
 		elements[i].Mark = maphash.Bytes(testSeed, elements[i].Raw)
 	}
-	u := Update{Scope: scope, Complete: true, Room: len(elements)}
+	u := records.Update{Scope: scope, Complete: true, Room: len(elements)}
 	u.Marks = func(yield func(uint64, int) bool) {
 		for _, el := range elements {
 			if !yield(el.Mark, len(el.Raw)) {
@@ -48,8 +50,8 @@ func answer(t *testing.T, looked *int, url string, elements ...Element) Received
 			}
 		}
 	}
-	u.Elements = func(_ int, known Known) iter.Seq[Element] {
-		return func(yield func(Element) bool) {
+	u.Elements = func(_ int, known records.Known) iter.Seq[records.Element] {
+		return func(yield func(records.Element) bool) {
 			for _, el := range elements {
 				if known != nil && el.Mark != 0 && known(el.Mark, len(el.Raw)) {
 					continue
@@ -60,14 +62,14 @@ func answer(t *testing.T, looked *int, url string, elements ...Element) Received
 			}
 		}
 	}
-	return Received{Updates: []Update{u}}
+	return Received{Updates: []records.Update{u}}
 }
 
 func (m *machine) open(urls ...string) {
 	m.t.Helper()
-	var scopes []Scope
+	var scopes []records.Scope
 	for _, url := range urls {
-		scope, err := TypeScope(url)
+		scope, err := records.TypeScope(url)
 		if err != nil {
 			m.t.Fatal(err)
 		}
@@ -81,13 +83,13 @@ func TestOfAnAnswerInAnyOrder_OnlyWhatDiffersIsLookedAt(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	m.open(entryURL)
 	looked := 0
-	var all []Element
+	var all []records.Element
 	for i := range n {
-		all = append(all, Element{Raw: rawOf(t, entry(fmt.Sprintf("shop/e-%d", i), "one.example"))})
+		all = append(all, records.Element{Raw: rawOf(t, entry(fmt.Sprintf("shop/e-%d", i), "one.example"))})
 	}
 	m.step(answer(t, &looked, entryURL, all...))
 	again := slices.Clone(all)
-	again[7] = Element{Raw: rawOf(t, entry("shop/e-7", "two.example"))}
+	again[7] = records.Element{Raw: rawOf(t, entry("shop/e-7", "two.example"))}
 	again = slices.Delete(again, 8, 10)
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
 	looked = 0
@@ -95,25 +97,13 @@ func TestOfAnAnswerInAnyOrder_OnlyWhatDiffersIsLookedAt(t *testing.T) {
 	if err := out.Err(); err != nil || out.Changed != 1 || out.Gone != 2 || out.Deleted != 2 {
 		t.Errorf("changed %d, gone %d, deleted %d, refused: %v", out.Changed, out.Gone, out.Deleted, err)
 	}
-	if most := 2 * 4 * 3 * perGroup; looked > most { // twice, four groups of up to thrice the mean
+	if most := 2 * 4 * 3 * 8; looked > most { // twice, four groups of up to thrice the mean
 		t.Errorf("%d elements were looked at, %d are the most", looked, most)
 	}
 	looked = 0
 	allocs := testing.AllocsPerRun(5, func() { m.step(answer(t, &looked, entryURL, again...)) })
 	if allocs > 20 || looked > 0 {
 		t.Errorf("%v allocations, and %d looked at, for %d elements that are as they were", allocs, looked, len(again))
-	}
-}
-
-func TestAScopeThatIsToldOnce_KeepsNoMarks(t *testing.T) {
-	m := newMachine(t, true, config.Provenance{})
-	for range 3 { // streams to a relay: one complete answer, then what changes
-		m.open(entryURL)
-		m.step(Received{Updates: []Update{m.update(true, entry("shop/a", "one.example"), entry("shop/b", "one.example"))}})
-		m.step(Received{Updates: []Update{m.update(false, entry("shop/a", "two.example"))}})
-	}
-	if sc := m.scopes[entryURL]; sc.marked > 0 || sc.groups != nil {
-		t.Errorf("%d marks in %d groups", sc.marked, len(sc.groups))
 	}
 }
 
@@ -133,7 +123,7 @@ func TestMarksChangeNothing(t *testing.T) {
 			if a, b := hostsOf(marked.store), hostsOf(plain.store); !maps.Equal(a, b) {
 				t.Fatalf("seed %d: %v with marks, %v without", seed, a, b)
 			}
-			if marked.bytes != plain.bytes || marked.resources != plain.resources {
+			if marked.Kept() != plain.Kept() {
 				t.Fatalf("seed %d: it accounts for other sizes", seed)
 			}
 			checkMarks(t, marked.Intake)
@@ -143,8 +133,8 @@ func TestMarksChangeNothing(t *testing.T) {
 		for i := range hosts {
 			hosts[i] = random.IntN(4)
 		}
-		element := func(i, host int) Element {
-			return Element{Raw: rawOf(t, entry(fmt.Sprintf("shop/e-%d", i), fmt.Sprintf("h-%d.example", host)))}
+		element := func(i, host int) records.Element {
+			return records.Element{Raw: rawOf(t, entry(fmt.Sprintf("shop/e-%d", i), fmt.Sprintf("h-%d.example", host)))}
 		}
 		for range 40 {
 			switch random.IntN(20) {
@@ -167,7 +157,7 @@ func TestMarksChangeNothing(t *testing.T) {
 			for range random.IntN(3) {
 				hosts[random.IntN(len(hosts))] = random.IntN(4) // 0: it is gone
 			}
-			var elements []Element
+			var elements []records.Element
 			for i, host := range hosts {
 				if host > 0 {
 					elements = append(elements, element(i, host))
@@ -177,12 +167,12 @@ func TestMarksChangeNothing(t *testing.T) {
 			case 0:
 				elements = append(elements, element(random.IntN(len(hosts)), random.IntN(4)))
 			case 1:
-				elements = append(elements, Element{Raw: rawOf(t, entry("no-namespace", "h.example"))})
+				elements = append(elements, records.Element{Raw: rawOf(t, entry("no-namespace", "h.example"))})
 			case 2:
-				elements = append(elements, Element{Raw: rawOf(t, entry("shop/synthetic-"+fmt.Sprint(random.IntN(2)), "h.example"))})
+				elements = append(elements, records.Element{Raw: rawOf(t, entry("shop/synthetic-"+fmt.Sprint(random.IntN(2)), "h.example"))})
 			case 3:
 				cut := element(random.IntN(len(hosts)), 1)
-				elements = append(elements, Element{Raw: cut.Raw[:len(cut.Raw)-1]})
+				elements = append(elements, records.Element{Raw: cut.Raw[:len(cut.Raw)-1]})
 			case 4:
 				elements = elements[:random.IntN(len(elements)+1)]
 			}
@@ -210,34 +200,25 @@ func hostsOf(s *mirror.Store) map[string]string {
 
 func checkRecords(t *testing.T, a, b *Intake) {
 	t.Helper()
-	for url, sc := range a.scopes {
-		for name, rec := range sc.byName {
-			other := b.scopes[url].byName[name]
-			if rec.version != other.version || rec.relayed != other.relayed || rec.hash != other.hash || rec.at != other.at {
-				t.Fatalf("%s: %+v with marks, %+v without", name, rec, other)
-			}
-		}
+	x, y := sorted(a.records.Kept()), sorted(b.records.Kept())
+	if !slices.EqualFunc(x, y, func(r, o state.Record) bool {
+		return r.Resource.Key() == o.Resource.Key() && r.TypeURL == o.TypeURL && r.Version == o.Version && r.Hash == o.Hash && r.At.Equal(o.At)
+	}) {
+		t.Fatalf("%+v with marks, %+v without", x, y)
 	}
 }
 
-// checkMarks demands that the groups of each scope have the marks of its records, and that these were
-// accepted.
+func sorted(all []state.Record) []state.Record {
+	return slices.SortedFunc(slices.Values(all), func(a, b state.Record) int {
+		return cmp.Or(cmp.Compare(a.TypeURL, b.TypeURL), mirror.CompareKeys(a.Resource.Key(), b.Resource.Key()))
+	})
+}
+
+// checkMarks demands that the groups of each scope have the marks of its records.
 func checkMarks(t *testing.T, in *Intake) {
 	t.Helper()
-	for _, sc := range in.scopes {
-		want, n := make(groups, len(sc.groups)), 0
-		for name, rec := range sc.byName {
-			if rec.mark == 0 {
-				continue
-			}
-			if n++; !rec.accepted() {
-				t.Fatalf("%s has a mark and was not accepted", name)
-			}
-			want.add(rec.mark)
-		}
-		if n != sc.marked || n > perGroup*len(want) || !slices.Equal(want, sc.groups) {
-			t.Fatalf("%d marks in %v, counted as %d in %v", n, want, sc.marked, sc.groups)
-		}
+	if err := in.records.Check(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -246,16 +227,16 @@ func TestTheSameUnderTwoVersions_IsHeldOnce(t *testing.T) {
 	const beta = "networking.istio.io/v1beta1/ServiceEntry"
 	m := newMachine(t, true, config.Provenance{})
 	m.open(entryURL, beta)
-	element := func(name, host string) Element { return Element{Raw: rawOf(t, entry(name, host))} }
+	element := func(name, host string) records.Element { return records.Element{Raw: rawOf(t, entry(name, host))} }
 	looked := 0
 	for _, url := range []string{entryURL, beta} {
 		m.step(answer(t, &looked, url, element("shop/a", "one.example"), element("shop/b", cmp.Or(map[string]string{beta: "older.example"}[url], "one.example"))))
 	}
-	v1, v1beta1 := m.scopes[entryURL].byName, m.scopes[beta].byName
-	if v1["shop/a"].resource != v1beta1["shop/a"].resource {
-		t.Error("the same bytes are held twice")
+	all := sorted(m.records.Kept())
+	if len(all) != 4 || all[0].Resource != all[2].Resource {
+		t.Errorf("the same bytes are held twice: %v", all)
 	}
-	if v1["shop/b"].resource == v1beta1["shop/b"].resource {
+	if all[1].Resource == all[3].Resource {
 		t.Error("other bytes are not held by themselves")
 	}
 	m.holds("shop/a=one.example", "shop/b=one.example")

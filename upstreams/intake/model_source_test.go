@@ -13,7 +13,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/internal/testing/fakexds"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // This file is the source of the worlds of the model: what it has, and how it tells that.
@@ -34,8 +34,8 @@ var (
 	}
 )
 
-func scopeOf(url string) intake.Scope {
-	s, err := intake.TypeScope(url)
+func scopeOf(url string) records.Scope {
+	s, err := records.TypeScope(url)
 	if err != nil {
 		panic(err)
 	}
@@ -121,7 +121,7 @@ func goodOnly(has map[string]string) map[string]string {
 	return out
 }
 
-func (w *world) update(url string, repeats bool, c int) intake.Update {
+func (w *world) update(url string, repeats bool, c int) records.Update {
 	for name, content := range w.truth[url] {
 		// Known: what was frozen while the source had other content has no scope after a restart. If the source has
 		// it in a form that is refused then, it counts as deleted, although its last good content should stay.
@@ -131,7 +131,7 @@ func (w *world) update(url string, repeats bool, c int) intake.Update {
 		}
 	}
 	scope, has := w.scopes[url], goodOnly(w.truth[url])
-	u := intake.Update{Scope: scope, Complete: !w.delta}
+	u := records.Update{Scope: scope, Complete: !w.delta}
 	var removed []string
 	tells := has
 	if w.delta && !repeats {
@@ -181,8 +181,8 @@ func (w *world) update(url string, repeats bool, c int) intake.Update {
 	}
 	u.Room = len(names)
 	marked := u.Complete && !u.Part && c%3 > 0
-	element := func(name string) intake.Element {
-		e := intake.Element{Name: []byte("ns/" + name), Raw: raw(url, name, now[name])}
+	element := func(name string) records.Element {
+		e := records.Element{Name: []byte("ns/" + name), Raw: raw(url, name, now[name])}
 		if w.delta {
 			e.Version = []byte(now[name])
 		}
@@ -191,8 +191,8 @@ func (w *world) update(url string, repeats bool, c int) intake.Update {
 		}
 		return e
 	}
-	u.Elements = func(_ int, known intake.Known) iter.Seq[intake.Element] {
-		return func(yield func(intake.Element) bool) {
+	u.Elements = func(_ int, known records.Known) iter.Seq[records.Element] {
+		return func(yield func(records.Element) bool) {
 			for _, name := range names {
 				if e := element(name); known != nil && known(e.Mark, len(e.Raw)) {
 					continue

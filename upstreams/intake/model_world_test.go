@@ -14,6 +14,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // A move is one thing that happens in a world. What a, b and c mean depends on what happens.
@@ -35,8 +36,8 @@ type world struct {
 	// truth is what the source has, by scope; told what it has told on the present stream.
 	truth, told map[string]map[string]string
 	open, delta bool
-	scopes      map[string]intake.Scope // that the stream has
-	parted      map[string]bool         // in the middle of an answer
+	scopes      map[string]records.Scope // that the stream has
+	parted      map[string]bool          // in the middle of an answer
 	contents    int
 	over        bool         // it has ended with a known difference
 	untyped     map[key]bool // on disk without a type at the last restart
@@ -52,8 +53,8 @@ type revision struct {
 	served  map[key]string
 }
 
-func rulesOf(u config.Upstream) *intake.Rules {
-	rules, err := intake.NewRules(u, config.Provenance{}, true)
+func rulesOf(u config.Upstream) *records.Rules {
+	rules, err := records.NewRules(u, config.Provenance{}, true)
 	if err != nil {
 		panic(err)
 	}
@@ -152,7 +153,7 @@ func (w *world) opens(a, b, c int) {
 		w.closes()
 	}
 	w.delta = b%2 == 1
-	w.scopes = map[string]intake.Scope{gateways: scopeOf(gateways)}
+	w.scopes = map[string]records.Scope{gateways: scopeOf(gateways)}
 	switch c % 6 {
 	case 0:
 		w.scopes[newEntries] = scopeOf(newEntries)
@@ -161,7 +162,7 @@ func (w *world) opens(a, b, c int) {
 	default:
 		w.scopes[newEntries], w.scopes[oldEntries] = scopeOf(newEntries), scopeOf(oldEntries)
 	}
-	all, opened := []intake.Scope{}, map[string]*said{}
+	all, opened := []records.Scope{}, map[string]*said{}
 	for _, url := range urls {
 		if s, has := w.scopes[url]; has {
 			all = append(all, s)
@@ -186,7 +187,7 @@ func (w *world) closes() {
 // answers has the source answer a scope, or tell its changes.
 func (w *world) answers(url string, repeats bool, c int) {
 	w.t.Helper()
-	w.step(intake.Received{Updates: []intake.Update{w.update(url, repeats, c)}})
+	w.step(intake.Received{Updates: []records.Update{w.update(url, repeats, c)}})
 }
 
 func (w *world) waits(d time.Duration, once bool) {

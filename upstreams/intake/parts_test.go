@@ -6,12 +6,13 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/testing/fakexds"
+	"meshrelay/upstreams/intake/records"
 )
 
 // stream begins a stream of ServiceEntries.
 func (m *machine) stream() {
 	m.t.Helper()
-	m.step(Opened{Scopes: []Scope{m.update(false).Scope}})
+	m.step(Opened{Scopes: []records.Scope{m.update(false).Scope}})
 }
 
 // part takes in a part of an answer, or its last part.
@@ -19,7 +20,7 @@ func (m *machine) part(complete, last bool, resources ...fakexds.Resource) Outpu
 	m.t.Helper()
 	u := m.update(complete, resources...)
 	u.Part = !last
-	return m.step(Received{Updates: []Update{u}})
+	return m.step(Received{Updates: []records.Update{u}})
 }
 
 func TestAnAnswerInPartsCountsWithItsLastPart_S18(t *testing.T) {
@@ -37,11 +38,11 @@ func TestAnAnswerInPartsCountsWithItsLastPart_S18(t *testing.T) {
 		m.stream()
 		m.part(false, false, a)
 		m.part(false, false, b)
-		if m.holds("shop/a=a", "shop/b=b"); m.complete || !slices.Equal(m.Pending(), []string{entryURL}) {
-			t.Errorf("after a part it has synced, %v is pending", m.Pending())
+		if m.holds("shop/a=a", "shop/b=b"); m.complete || !slices.Equal(m.records.Pending(), []string{entryURL}) {
+			t.Errorf("after a part it has synced, %v is pending", m.records.Pending())
 		}
-		if m.part(false, true, c); !m.complete || m.Pending() != nil {
-			t.Errorf("after the last part it has not synced, %v is pending", m.Pending())
+		if m.part(false, true, c); !m.complete || m.records.Pending() != nil {
+			t.Errorf("after the last part it has not synced, %v is pending", m.records.Pending())
 		}
 	})
 	t.Run("what vanished is gone", func(t *testing.T) {
@@ -82,7 +83,7 @@ func TestAnAnswerInPartsCountsWithItsLastPart_S18(t *testing.T) {
 	})
 	t.Run("there is no more room at the end than before", func(t *testing.T) {
 		m := began(t)
-		m.limits.MaxResources = 2
+		m.limit(func(l *config.Limits) { l.MaxResources = 2 })
 		m.part(true, false, a, c)
 		if out := m.part(true, true, b); out.RefusedTotal != 0 || out.Relist {
 			t.Errorf("refused: %v, everything is asked for again: %v", out.Refused, out.Relist)
@@ -91,7 +92,7 @@ func TestAnAnswerInPartsCountsWithItsLastPart_S18(t *testing.T) {
 	})
 	t.Run("there is room when what vanished is gone", func(t *testing.T) {
 		m := began(t)
-		m.limits.MaxResources = 2
+		m.limit(func(l *config.Limits) { l.MaxResources = 2 })
 		if out := m.part(true, false, c); out.RefusedTotal != 1 || out.Relist {
 			t.Errorf("refused: %v, everything is asked for again: %v", out.Refused, out.Relist)
 		}

@@ -3,7 +3,6 @@ package intake
 import (
 	"time"
 
-	"meshrelay/config"
 	"meshrelay/mirror"
 )
 
@@ -11,15 +10,14 @@ import (
 // Intake whose Step has panicked, and which is not used any more. It deletes nothing: deletions that waited are judged
 // again, with all content of the next source.
 func (in *Intake) Renewed(now time.Time) *Intake {
-	next := New(config.Upstream{Name: in.name, Limits: in.limits}, in.served, in.rules, in.keeps)
 	in.advance(now)
-	next.now, next.gate = now, in.gate.Renewed(watcher{next})
-	next.registry, next.staleAfter, next.contact, next.report.events = in.registry, in.staleAfter, in.contact, in.report.events
-	next.frozen, next.told, next.without = in.frozen, in.told, in.without
-	next.lastUpdate, next.identity, next.panics, next.root, next.server = in.lastUpdate, in.identity, in.panics, in.root, in.server
-	next.journal.whole, next.journal.causes = in.keeps, in.journal.causes
+	next := &Intake{
+		cfg: in.cfg, served: in.served, now: now, frozen: in.frozen, contact: in.contact, report: report{events: in.report.events},
+		journal:  journal{dirty: map[mirror.Key]origin{}, whole: in.cfg.keeps, causes: in.journal.causes},
+		progress: progress{told: in.told, unswept: true, lastUpdate: in.lastUpdate, connected: in.connected, without: in.without, identity: in.identity},
+	}
+	next.gate, next.records = in.gate.Renewed(watcher{next}), in.records.Renewed(next)
+	next.gate.Unopen()
 	next.eachServed(func(r *mirror.Resource) { next.empty += empty(r) })
-	next.former, next.discovery = in.former, in.discovery
-	next.adopt(in.kept(), true)
 	return next
 }

@@ -8,10 +8,8 @@ import (
 
 	"meshrelay/events"
 	"meshrelay/internal/text"
+	"meshrelay/upstreams/intake/records"
 )
-
-// maxToldRefused bounds the refusals of a scope that the event journal is known to have.
-const maxToldRefused = 1000
 
 // report has the events of one step. The driver adds the name of the upstream and writes them to
 // the event journal.
@@ -38,7 +36,7 @@ func (in *Intake) tell(e events.Event) { in.report.events = append(in.report.eve
 func (in *Intake) tellOrder(o Order, e events.Event) {
 	e.By, e.Reason = events.ByOperator, o.Reason
 	in.report.by, in.report.reason = e.By, o.Reason
-	in.tell(e)
+	in.Tell(e)
 }
 
 // because sets the cause of the following changes of the step, if it is not the source. cause is the cause of
@@ -66,45 +64,6 @@ func (in *Intake) reported() []events.Event {
 	return out
 }
 
-// reportRefused reports refusals of a scope that are new, or have a new reason. It looks at them
-// only after a change: there may be thousands.
-func (in *Intake) reportRefused(sc *scope) {
-	if sc.reported == len(sc.refused) {
-		return
-	}
-	sc.reported = len(sc.refused)
-	for name := range sc.told {
-		if _, still := sc.refused[name]; !still {
-			delete(sc.told, name)
-		}
-	}
-	byType, first := map[events.Type]int{}, map[events.Type]string{}
-	for name, reason := range sc.refused {
-		if sc.told[name] == reason || len(sc.told) >= maxToldRefused {
-			continue
-		}
-		if sc.told == nil {
-			sc.told = map[string]string{}
-		}
-		sc.told[name] = reason
-		t := events.Refused
-		if isOverLimit(reason) {
-			t = events.OverLimit
-		}
-		if byType[t]++; byType[t] == 1 || name < first[t] {
-			first[t] = name
-		}
-	}
-	for t, n := range byType {
-		name := first[t]
-		what := sc.Name + " " + text.Abbreviate(name)
-		if n > 1 {
-			what = fmt.Sprintf("%s and %d more", what, n-1)
-		}
-		in.tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: sc.refused[name], Command: "relay upstreams " + in.name})
-	}
-}
-
 // reportHold reports a hold with its start, which is earlier than the event.
 func (in *Intake) reportHold() {
 	h := in.namedHold()
@@ -117,11 +76,11 @@ func (in *Intake) reportHold() {
 	for _, key := range h.keys {
 		r.Note(events.Removal, key)
 	}
-	in.tell(events.Event{
-		Type: events.Held, By: events.ByGuard, Hold: h.id, Resources: r, Reason: hold.Why, Command: "relay upstreams --held " + in.name,
+	in.Tell(events.Event{
+		Type: events.Held, By: events.ByGuard, Hold: h.id, Resources: r, Reason: hold.Why, Command: "relay upstreams --held " + in.cfg.name,
 		Text: fmt.Sprintf("%d deletions of %d resources held since %s, for %s", len(h.keys), hold.Of, hold.Since.UTC().Format(time.RFC3339), lasts),
 	})
-	in.note(slog.LevelWarn, "deletions held by guard", "held", len(h.keys), "of", hold.Of, "reason", hold.Why, "for", lasts, "see", "relay upstreams --held "+in.name)
+	in.Note(slog.LevelWarn, "deletions held by guard", "held", len(h.keys), "of", hold.Of, "reason", hold.Why, "for", lasts, "see", "relay upstreams --held "+in.cfg.name)
 }
 
 // reportClosed reports that the source is out of contact: each kind of trouble once until the next
@@ -149,7 +108,7 @@ func (in *Intake) reportClosed(e Closed, was bool) {
 	default:
 		what = "not reached"
 	}
-	in.tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: text.Shorten(e.Reason, maxReason), Command: "relay upstreams " + in.name})
+	in.Tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: text.Shorten(e.Reason, records.MaxReason), Command: "relay upstreams " + in.cfg.name})
 }
 
 // reportContact reports that the source is in contact again, or at another address.
@@ -157,10 +116,10 @@ func (in *Intake) reportContact() {
 	c := &in.contact
 	if !c.lost.IsZero() {
 		after := in.now.Sub(c.lost).Round(time.Millisecond)
-		in.tell(events.Event{Type: events.Regained, By: events.ByUpstream, Text: fmt.Sprintf("in contact again after %v", after)})
+		in.Tell(events.Event{Type: events.Regained, By: events.ByUpstream, Text: fmt.Sprintf("in contact again after %v", after)})
 	}
 	if c.address != "" && c.next != "" && c.next != c.address {
-		in.tell(events.Event{Type: events.Moved, By: events.ByUpstream, Text: "from " + c.address + " to " + c.next})
+		in.Tell(events.Event{Type: events.Moved, By: events.ByUpstream, Text: "from " + c.address + " to " + c.next})
 	}
 	*c = contact{address: c.next, next: c.next}
 }

@@ -11,6 +11,7 @@ import (
 	"meshrelay/federation"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/intake/records"
 )
 
 // typesOf returns the events of a step in short.
@@ -38,7 +39,7 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	guard := config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}
 	m.policy(guard, config.Staleness{StaleAfter: config.Duration(time.Hour)})
-	scope, err := TypeScope(entryURL)
+	scope, err := records.TypeScope(entryURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,9 +52,9 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 		return out.Events
 	}
 	all := func(resources ...fakexds.Resource) Event {
-		return Received{Updates: []Update{m.update(true, resources...)}}
+		return Received{Updates: []records.Update{m.update(true, resources...)}}
 	}
-	want("a stream", "", Opened{Scopes: []Scope{scope}, Address: "a:1"})
+	want("a stream", "", Opened{Scopes: []records.Scope{scope}, Address: "a:1"})
 	want("the first answer", "synced/upstream, changed/upstream 10 added", all(entries(10, "a")...))
 	want("the same", "", all(entries(10, "a")...))
 	want("another", "changed/upstream 10 changed (10 service)", all(entries(10, "b")...))
@@ -100,7 +101,7 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	want("lost again", "", Closed{Reason: "refused"})
 	want("denied", "denied/upstream", Closed{Reason: "who are you", Denied: true})
 	m.now = m.now.Add(14 * time.Second)
-	want("another address", "", Opened{Scopes: []Scope{scope}, Address: "b:1"})
+	want("another address", "", Opened{Scopes: []records.Scope{scope}, Address: "b:1"})
 	back := want("regained", "regained/upstream, moved/upstream", all(entries(3, "c")...))
 	if back[0].Text != "in contact again after 14s" || back[1].Text != "from a:1 to b:1" {
 		t.Errorf("%+v", back)
@@ -115,7 +116,7 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 // TestAnUnchangedAnswerMakesNoEvent, and costs no allocation for it; a change costs few.
 func TestAnUnchangedAnswerMakesNoEvent(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
-	m.step(Received{Updates: []Update{m.update(true, entries(10, "a")...)}})
+	m.step(Received{Updates: []records.Update{m.update(true, entries(10, "a")...)}})
 	if n := testing.AllocsPerRun(100, func() {
 		if all := m.reported(); all != nil {
 			t.Error("an event without a change")
@@ -139,18 +140,16 @@ func TestRefusedResourcesAreLookedAtWhenTheyChange(t *testing.T) {
 	bad := fakexds.Resource{Name: "shop/bad", Any: entry("shop/bad", "x").Any}
 	bad.Any.Value = []byte{0xff}
 	step := func(complete bool, resources ...fakexds.Resource) string {
-		return typesOf(m.step(Received{Updates: []Update{m.update(complete, resources...)}}).Events)
+		return typesOf(m.step(Received{Updates: []records.Update{m.update(complete, resources...)}}).Events)
 	}
 	if got := step(true, bad); !strings.HasPrefix(got, "refused/upstream") {
 		t.Fatal(got)
 	}
-	_, sc := m.scope(m.update(false).Scope)
-	clear(sc.told) // so that a look would tell it again
 	if got := step(false, entry("shop/s", "a")); strings.Contains(got, "refused") {
 		t.Errorf("all were looked at: %s", got)
 	}
-	if got := step(false, entry("shop/bad", "a")); strings.Contains(got, "refused") || len(sc.told) != 0 || sc.reported != 0 {
-		t.Errorf("it is good: %s, %v", got, sc.told)
+	if got := step(false, entry("shop/bad", "a")); strings.Contains(got, "refused") {
+		t.Errorf("it is good: %s", got)
 	}
 	if got := step(false, bad); !strings.HasPrefix(got, "refused/upstream") {
 		t.Errorf("it is wrong again: %s", got)
@@ -162,8 +161,8 @@ func TestEachTroubleOfAnOutageIsOneEvent(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	m.policy(config.Guard{Percent: 100}, config.Staleness{StaleAfter: config.Duration(time.Hour)})
 	contact := func(address string) string {
-		m.step(Opened{Scopes: []Scope{m.update(false).Scope}, Address: address})
-		return typesOf(m.step(Received{Updates: []Update{m.update(true)}}).Events)
+		m.step(Opened{Scopes: []records.Scope{m.update(false).Scope}, Address: address})
+		return typesOf(m.step(Received{Updates: []records.Update{m.update(true)}}).Events)
 	}
 	contact("a:1")
 	for range 2 {
@@ -185,11 +184,11 @@ func TestEachTroubleOfAnOutageIsOneEvent(t *testing.T) {
 func TestASourceWithoutAddressesHasNotMoved(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	for _, address := range []string{"a:1", "", "b:1"} {
-		m.step(Opened{Scopes: []Scope{m.update(false).Scope}, Address: address})
-		if got := typesOf(m.step(Received{Updates: []Update{m.update(true)}}).Events); strings.Contains(got, "moved") {
+		m.step(Opened{Scopes: []records.Scope{m.update(false).Scope}, Address: address})
+		if got := typesOf(m.step(Received{Updates: []records.Update{m.update(true)}}).Events); strings.Contains(got, "moved") {
 			t.Errorf("at %q: %s", address, got)
 		}
-		m.step(Succeeded{Rules: m.rules})
+		m.step(Succeeded{Rules: m.records.Rules()})
 	}
 }
 
@@ -198,10 +197,10 @@ func TestAServiceThatItsEndpointsMakeWrongIsToldAtOnce(t *testing.T) {
 	u, service := discovered()
 	m := machineOf(t, u)
 	m.open(entryURL)
-	m.step(Received{Updates: []Update{m.update(true, service)}})
-	m.fault = func(*mirror.Resource) { panic("no good") }
+	m.step(Received{Updates: []records.Update{m.update(true, service)}})
+	m.records.Fault = func(*mirror.Resource) { panic("no good") }
 	out := m.step(Endpoints{From: oneEndpoint, Clusters: []string{"outbound|80||web.example"}})
-	if got := typesOf(out.Events); got != "refused/upstream" {
+	if got := typesOf(out.Events); got != "refused/upstream, synced/upstream" {
 		t.Errorf("told: %q", got)
 	}
 }
@@ -211,13 +210,13 @@ func TestAServiceThatItsEndpointsMakeWrongIsToldAtOnce(t *testing.T) {
 func TestWhatIsStillHeldAfterAReleaseIsReportedWithItsID(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	m.policy(config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}, config.Staleness{})
-	scope, err := TypeScope(entryURL)
+	scope, err := records.TypeScope(entryURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.step(Opened{Scopes: []Scope{scope}})
-	m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), entry("blog/a", "b"), entry("blog/b", "b"))...)}})
-	m.step(Received{Updates: []Update{m.update(true, entry("shop/s0", "a"))}})
+	m.step(Opened{Scopes: []records.Scope{scope}})
+	m.step(Received{Updates: []records.Update{m.update(true, append(entries(8, "a"), entry("blog/a", "b"), entry("blog/b", "b"))...)}})
+	m.step(Received{Updates: []records.Update{m.update(true, entry("shop/s0", "a"))}})
 	m.now = m.now.Add(2 * time.Second)
 	first := m.step(Tick{}).Events
 	if got := typesOf(first); got != "held/guard 9 removed" {
@@ -244,13 +243,13 @@ func TestWhatIsStillHeldAfterAReleaseIsReportedWithItsID(t *testing.T) {
 func TestAHoldIsToldBeforeItsRelease(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	m.policy(config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}, config.Staleness{})
-	scope, err := TypeScope(entryURL)
+	scope, err := records.TypeScope(entryURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.step(Opened{Scopes: []Scope{scope}})
-	m.step(Received{Updates: []Update{m.update(true, entries(10, "a")...)}})
-	m.step(Received{Updates: []Update{m.update(true)}})
+	m.step(Opened{Scopes: []records.Scope{scope}})
+	m.step(Received{Updates: []records.Update{m.update(true, entries(10, "a")...)}})
+	m.step(Received{Updates: []records.Update{m.update(true)}})
 	m.now = m.now.Add(time.Second / 2)
 	if out := m.step(Release{Order{All: true, DryRun: true}}); len(out.Events) > 0 {
 		t.Errorf("a dry run tells %s", typesOf(out.Events))

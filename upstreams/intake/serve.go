@@ -11,41 +11,101 @@ import (
 	"meshrelay/federation/services"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake/gate"
+	"meshrelay/upstreams/intake/records"
 )
 
-// serve has the gate serve a record. It reports whether clients see a change.
-func (in *Intake) serve(key mirror.Key, rec *record, sc *scope) (changed bool) {
-	in.dropFormer(key)
-	if in.gate.Frozen() {
-		in.follow(key, key, rec, sc)
-		in.serveSiblings(rec, sc)
+// obeyAll has the gate do what the records want of all that was touched.
+func (in *Intake) obeyAll(out *records.Result) {
+	ruled := false
+	in.records.Wants(func(w records.Want) {
+		if in.obey(w) {
+			out.Changed++
+		}
+		ruled = ruled || w.What == records.RuledOut
+	})
+	if ruled {
+		in.gate.Meant()
 	}
-	if !in.gate.Wants(key, rec.resource) {
-		return false
-	}
-	stored, changed := in.put(key, rec.resource, origin{record: rec, scope: sc, endpoints: in.addressing})
-	before := rec.load(0)
-	rec.resource = stored
-	in.account(before, rec.load(0))
-	return in.serveSiblings(rec, sc) || changed
 }
 
-// put serves a resource, which comes from o. It returns the stored resource.
-func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin) (stored *mirror.Resource, changed bool) {
-	return in.noted(key, r, o, in.gate.Put)
+// obey has the gate do what the records want of a key. It reports whether clients see a change.
+func (in *Intake) obey(w records.Want) (changed bool) {
+	switch w.What {
+	case records.Resource:
+		if in.gate.Frozen() {
+			in.join(w)
+			in.serveSiblings(w)
+		}
+		if !in.gate.Wants(w.Key, w.Resource) {
+			return false
+		}
+		stored, changed := in.put(w.Key, w.Resource, origin{Origin: w.Origin}, in.gate.Put)
+		in.records.Stored(w, stored)
+		return in.serveSiblings(w) || changed
+	case records.Addresses:
+		in.join(w)
+		in.serveSiblings(w)
+	case records.Gone:
+		if in.served.Get(w.Key) == nil {
+			in.records.LetGo(w.Key)
+		}
+		in.gate.Gone(w.Key)
+	case records.RuledOut:
+		if in.served.Get(w.Key) == nil {
+			in.records.LetGo(w.Key)
+		}
+		in.gate.RuleOut(w.Key)
+	case records.Unknown:
+	}
+	return false
 }
 
-// noted notes what a function of the gate puts.
-func (in *Intake) noted(key mirror.Key, r *mirror.Resource, o origin, put func(mirror.Key, *mirror.Resource) (*mirror.Resource, *mirror.Resource, bool)) (stored *mirror.Resource, changed bool) {
-	stored, old, changed := put(key, r)
-	if o.endpoints = changed && in.sameConfig(old, r, o); changed {
+// join gives what is served under a key the endpoints of now.
+func (in *Intake) join(w records.Want) {
+	if out := in.records.Join(w, in.served.Get); out != nil {
+		w.Endpoints = true
+		in.put(w.Key, out, origin{Origin: w.Origin}, in.gate.Put)
+	}
+}
+
+// serveSiblings serves what a record has beside its own key. It comes and goes with the endpoints, whatever holds the config.
+func (in *Intake) serveSiblings(w records.Want) (changed bool) {
+	for _, s := range in.records.Siblings(w) {
+		in.gate.Follow(s.Key)
+		differs := false
+		switch {
+		case s.Resource == nil:
+			if differs = in.gate.Drop(s.Key); differs {
+				in.gate.Disown(s.Key)
+			}
+		case in.gate.Frozen():
+			in.join(s)
+		default:
+			_, differs = in.put(s.Key, s.Resource, origin{Origin: s.Origin}, in.gate.Put)
+		}
+		changed = changed || differs
+	}
+	return changed
+}
+
+// withdraw has a service of a registry that the source does not have any more served without endpoints.
+func (in *Intake) withdraw(key mirror.Key) {
+	if out := in.records.Bare(in.served.Get(key)); out != nil {
+		in.put(key, out, origin{Origin: records.Origin{Endpoints: true}}, in.gate.Put)
+	}
+}
+
+// put serves a resource that comes from o, by a function of the gate, and notes the change. It returns the stored resource.
+func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin, by func(mirror.Key, *mirror.Resource) (*mirror.Resource, *mirror.Resource, bool)) (stored *mirror.Resource, changed bool) {
+	stored, old, changed := by(key, r)
+	if o.Endpoints = changed && in.records.SameConfig(old, r, o.Origin); changed {
 		in.empty += empty(r) - empty(old)
 		in.dirty(key, o)
 	}
 	switch {
 	case old == nil:
 		in.report.changes.Note(events.Addition, key)
-	case changed && !o.endpoints:
+	case changed && !o.Endpoints:
 		in.report.changes.Note(events.Modification, key)
 		switch service, endpoint := services.Concerns(old, r); {
 		case service:
@@ -57,20 +117,67 @@ func (in *Intake) noted(key mirror.Key, r *mirror.Resource, o origin, put func(m
 	return stored, changed
 }
 
-// remove tells the gate that the source does not have a key.
-func (in *Intake) remove(key mirror.Key) {
-	if in.served.Get(key) == nil {
-		in.dropFormer(key)
+// empty returns 1 for a service that is served without endpoints because it has none, otherwise 0. r may be nil.
+func empty(r *mirror.Resource) int {
+	if r != nil && services.Told(r) {
+		return 1
 	}
-	in.gate.Gone(key)
+	return 0
 }
 
-// expel tells the gate that the rules leave a key out.
-func (in *Intake) expel(key mirror.Key) {
-	if in.served.Get(key) == nil {
-		in.dropFormer(key)
+// end ends an update, which gate.BeginUpdate began. It has the gate judge the deletions, and returns how many that carried
+// out. syncing: the source has more to send.
+func (in *Intake) end(syncing bool) (removed int) {
+	removed = in.gate.EndUpdate(syncing, in.records.IsTorn())
+	in.boundJournal()
+	return removed
+}
+
+func (in *Intake) eachServed(f func(*mirror.Resource)) {
+	for _, kind := range in.served.Kinds() {
+		for _, r := range in.served.List(kind, "") {
+			f(r)
+		}
 	}
-	in.gate.RuleOut(key)
+}
+
+func (in *Intake) servedKeys() map[mirror.Key]struct{} {
+	keys := make(map[mirror.Key]struct{}, in.gate.Size())
+	in.eachServed(func(r *mirror.Resource) { keys[r.Key()] = struct{}{} })
+	return keys
+}
+
+// reconcileAll has all that is served follow the records. Served keys without a record are gone.
+func (in *Intake) reconcileAll() {
+	if in.gate.Frozen() {
+		in.gate.Recount()
+	}
+	in.reconcileOver(in.servedKeys(), false)
+}
+
+// reconcileOver has all names follow the records. Those of keys that have no record are gone. meant: a change of the config
+// removes them, so the guard does not judge that.
+func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
+	in.records.All(func(w records.Want) {
+		delete(keys, w.Key)
+		for _, key := range in.records.SiblingKeys(w) {
+			delete(keys, key)
+		}
+		in.obey(w)
+	})
+	if meant {
+		in.because(events.ByConfig, "config")
+	}
+	ruled := meant
+	for key := range keys {
+		ruled = in.gate.Unwanted(key, meant, in.unswept) || ruled
+	}
+	if !in.gate.Frozen() {
+		in.gate.Recount()
+		if ruled {
+			in.gate.Meant()
+		}
+	}
 }
 
 // watcher notes what the gate does by itself.
@@ -81,12 +188,10 @@ func (in watcher) Keeps(key mirror.Key) { in.withdraw(key) }
 
 // Dropped implements gate.Watcher. The siblings of the last record of the key go with it.
 func (in watcher) Dropped(key mirror.Key, old *mirror.Resource) {
-	if f := in.former[key]; f != nil {
-		for sibling := range f.siblings {
-			in.gate.Drop(sibling)
-		}
+	for _, sibling := range in.records.SiblingsOf(key) {
+		in.gate.Drop(sibling)
 	}
-	in.dropFormer(key)
+	in.records.LetGo(key)
 	in.dirty(key, origin{})
 	in.empty -= empty(old)
 	in.report.changes.Note(events.Removal, key)
@@ -94,14 +199,14 @@ func (in watcher) Dropped(key mirror.Key, old *mirror.Resource) {
 
 // Told implements gate.Watcher: a log line and an event for each.
 func (in watcher) Told(h gate.Happening) {
-	see := "relay upstreams " + in.name
+	see := "relay upstreams " + in.cfg.name
 	switch h.What {
 	case gate.HoldBegan:
 		in.reportHold()
 	case gate.HoldEnded:
-		in.note(slog.LevelInfo, "hold ended", "reason", h.Why)
+		in.Note(slog.LevelInfo, "hold ended", "reason", h.Why)
 		if !h.Unreported {
-			in.tell(events.Event{Type: events.Returned, By: events.ByUpstream, Text: "hold ended", Reason: h.Why})
+			in.Tell(events.Event{Type: events.Returned, By: events.ByUpstream, Text: "hold ended", Reason: h.Why})
 		}
 	case gate.CarriedOut:
 		args := []any{"reason", h.Why, "removed", h.N}
@@ -110,22 +215,22 @@ func (in watcher) Told(h gate.Happening) {
 			args = append(args, "after", h.After.Round(time.Second).String())
 		}
 		in.report.by, in.report.reason = events.ByGuard, h.Why
-		in.tell(events.Event{Type: events.CarriedOut, By: events.ByGuard, Reason: h.Why, Text: fmt.Sprintf("%d held deletions carried out", h.N)})
-		in.note(slog.LevelWarn, "held deletions carried out", args...)
+		in.Tell(events.Event{Type: events.CarriedOut, By: events.ByGuard, Reason: h.Why, Text: fmt.Sprintf("%d held deletions carried out", h.N)})
+		in.Note(slog.LevelWarn, "held deletions carried out", args...)
 	case gate.Emptied:
 		for kind, n := range h.Gone {
-			in.note(slog.LevelWarn, "all resources of a kind removed", "kind", kind, "removed", n)
+			in.Note(slog.LevelWarn, "all resources of a kind removed", "kind", kind, "removed", n)
 		}
 	case gate.AskRepeat:
 		in.out.Repeat, in.out.Again = true, h.Again
 		if !h.Again {
-			in.note(slog.LevelInfo, "asking upstream to repeat held deletions", "held", h.N)
+			in.Note(slog.LevelInfo, "asking upstream to repeat held deletions", "held", h.N)
 		}
 	case gate.BecameStale:
 		since := in.gate.Contact().Since.UTC().Format(time.RFC3339)
-		in.note(slog.LevelWarn, "upstream is stale", "since", since, "staleAfter", in.staleAfter)
-		in.tell(events.Event{
-			Type: events.Stale, By: events.ByStaleness, Text: "out of contact since " + since, Reason: fmt.Sprintf("staleAfter is %v", in.staleAfter), Command: see,
+		in.Note(slog.LevelWarn, "upstream is stale", "since", since, "staleAfter", in.cfg.staleAfter)
+		in.Tell(events.Event{
+			Type: events.Stale, By: events.ByStaleness, Text: "out of contact since " + since, Reason: fmt.Sprintf("staleAfter is %v", in.cfg.staleAfter), Command: see,
 		})
 	case gate.Expired:
 		in.noteExpired(h.Gone)
@@ -141,9 +246,9 @@ func (in *Intake) noteExpired(gone map[mirror.Kind]int) {
 	}
 	slices.Sort(kinds)
 	since := in.gate.Contact().Since.UTC().Format(time.RFC3339)
-	in.tell(events.Event{
-		Type: events.Expired, By: events.ByStaleness, Command: "relay upstreams " + in.name,
+	in.Tell(events.Event{
+		Type: events.Expired, By: events.ByStaleness, Command: "relay upstreams " + in.cfg.name,
 		Text: fmt.Sprintf("%d resources expired: %s", total, strings.Join(kinds, ", ")), Reason: "out of contact since " + since,
 	})
-	in.note(slog.LevelWarn, "resources expired", "resources", total, "kinds", strings.Join(kinds, ", "), "since", since)
+	in.Note(slog.LevelWarn, "resources expired", "resources", total, "kinds", strings.Join(kinds, ", "), "since", since)
 }

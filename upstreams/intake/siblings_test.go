@@ -17,6 +17,7 @@ import (
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
+	"meshrelay/upstreams/intake/records"
 )
 
 // rollout is a service of two ports, and its endpoints: old ones serve port 80, new ones both.
@@ -32,7 +33,7 @@ func newRollout(t *testing.T, rules config.Rewrite) *rollout {
 	u.Rewrite, u.Guard = rules, config.Guard{Percent: 30, Count: 2, HoldFor: config.OpenEnded(0)}
 	m := &rollout{machine: machineOf(t, u)}
 	m.open(entryURL)
-	m.clusters = slices.Collect(maps.Keys(m.step(Received{Updates: []Update{m.update(true, m.service())}}).Clusters))
+	m.clusters = slices.Collect(maps.Keys(m.step(Received{Updates: []records.Update{m.update(true, m.service())}}).Clusters))
 	return m
 }
 
@@ -85,10 +86,9 @@ func (m *rollout) shown() string {
 
 func (m *rollout) has(what, want string) {
 	m.t.Helper()
-	actual := 0
-	m.all(func(_ *scope, name string, rec *record) { actual += rec.load(len(name)).bytes })
-	if got := m.shown(); got != want || m.bytes != actual {
-		m.t.Errorf("%s: %q, want %q; accounted %d bytes, held %d", what, got, want, m.bytes, actual)
+	m.check()
+	if got := m.shown(); got != want {
+		m.t.Errorf("%s: %q, want %q", what, got, want)
 	}
 }
 
@@ -118,13 +118,13 @@ func TestSiblingsOfAServiceOutliveASourceAndARelay(t *testing.T) {
 	changes, meta := m.TakeChanges(m.now)
 	m.Intake = m.Renewed(m.now)
 	m.open(entryURL)
-	m.step(Received{Updates: []Update{m.update(true, m.service())}})
+	m.step(Received{Updates: []records.Update{m.update(true, m.service())}})
 	m.has("before endpoints are known", both)
 	m.pods(3, 1)
 	m.has("afterwards", "web 80 x3, web-~ 80 9901 x1")
 
 	again := newRollout(t, config.Rewrite{})
-	again.Intake = machineOf(t, again.rules.cfg).Intake
+	again.Intake = machineOf(t, again.u).Intake
 	again.store = again.served
 	saved := state.Saved{Meta: meta}
 	for _, c := range changes {
@@ -134,7 +134,7 @@ func TestSiblingsOfAServiceOutliveASourceAndARelay(t *testing.T) {
 	again.step(Restored{Saved: saved})
 	again.has("from the disk", both)
 	again.open(entryURL)
-	again.step(Received{Updates: []Update{again.update(true, again.service())}, Live: true})
+	again.step(Received{Updates: []records.Update{again.update(true, again.service())}, Live: true})
 	again.has("before the answers", both)
 	again.pods(5, 0)
 	again.has("from the source", "web 80 x5")
@@ -157,10 +157,12 @@ func TestSiblingsOfAFrozenServiceFollowItsEndpoints(t *testing.T) {
 func TestSiblingsGoWithTheirService(t *testing.T) {
 	m := newRollout(t, config.Rewrite{})
 	m.policy(config.Guard{Percent: 30, Count: 2, HoldFor: config.OpenEnded(1e12)}, config.Staleness{})
-	has := func() { m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), m.service())...)}}) }
+	has := func() {
+		m.step(Received{Updates: []records.Update{m.update(true, append(entries(8, "a"), m.service())...)}})
+	}
 	has()
 	m.pods(3, 2)
-	m.step(Received{Updates: []Update{m.update(true)}})
+	m.step(Received{Updates: []records.Update{m.update(true)}})
 	if !m.gate.Holding() || m.leaves() != 9 {
 		t.Fatalf("%d are held: want the service once, and 8 others", m.leaves())
 	}
@@ -171,10 +173,10 @@ func TestSiblingsGoWithTheirService(t *testing.T) {
 	m.pods(1, 0)
 	m.has("back", "web 80 x1")
 	m.pods(3, 2)
-	m.step(Received{Updates: []Update{m.update(true)}})
+	m.step(Received{Updates: []records.Update{m.update(true)}})
 	m.step(Release{Order{All: true}})
 	m.has("released", "")
-	if n := cmp.Or(len(m.former), len(m.discovery.users), m.gate.Size(), m.leaves()); n != 0 {
+	if n := cmp.Or(m.records.Formers(), m.records.Followed(), m.gate.Size(), m.leaves()); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }

@@ -1,20 +1,12 @@
 package intake
 
 import (
-	"maps"
-	"slices"
 	"time"
 
-	"meshrelay/federation"
-	"meshrelay/federation/filter"
-	"meshrelay/internal/text"
-	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake/gate"
+	"meshrelay/upstreams/intake/records"
 )
-
-// maxRefused is how many refusals a Status lists.
-const maxRefused = 100
 
 // Status is the state of an Intake. Counters are since the start of the process.
 type Status struct {
@@ -30,20 +22,7 @@ type Status struct {
 	LastUpdate time.Time `json:"lastUpdate,omitzero"`
 	// Pending are the type URLs without an answer, while not synced.
 	Pending []string `json:"pending,omitempty"`
-	// NotOffered are the type URLs that the source does not offer. Their answers are taken if they come.
-	NotOffered []string `json:"notOffered,omitempty"`
-	// Refused are resources or files whose newest content is refused, so that the last good one is
-	// served: at most a hundred. RefusedTotal counts all.
-	Refused      []Refusal `json:"refused,omitempty"`
-	RefusedTotal int       `json:"refusedTotal,omitempty"`
-	// Panics counts panics over single resources, which are refused.
-	Panics uint64 `json:"panics,omitempty"`
-	// LeftOut counts the resources that are left out at present, by reason.
-	LeftOut map[string]int `json:"leftOut,omitempty"`
-	// AllLeftOut has the kinds of which one rule leaves out everything, with its reason.
-	AllLeftOut map[string]string `json:"allLeftOut,omitempty"`
-	// OverLimit counts the resources that the limits refuse at present.
-	OverLimit int `json:"overLimit,omitempty"`
+	records.Summary
 	// Empty counts the services that are served without endpoints because they have none.
 	Empty int `json:"withoutEndpoints,omitempty"`
 	// Stale: the source is out of contact for too long, or since the start of the relay. StaleSince
@@ -119,13 +98,13 @@ func (in *Intake) Status(now time.Time) Status {
 	in.gate.SetNow(now)
 	c := in.gate.Contact()
 	st := Status{
-		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: c.Has, LastContact: c.Since, LastUpdate: in.lastUpdate,
-		Panics: in.panics, Stale: c.Stale, Expired: in.expired(), NotOffered: in.notOffered, Empty: in.empty,
+		Summary: in.records.Summary(in.gate.SizeOf),
+		Synced:  in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: c.Has, LastContact: c.Since, LastUpdate: in.lastUpdate,
+		Stale: c.Stale, Expired: in.expired(), Empty: in.empty,
 	}
 	if !in.complete {
-		st.Pending = in.Pending()
+		st.Pending = in.records.Pending()
 	}
-	in.describeScopes(&st)
 	if c.Stale {
 		st.StaleSince, st.StaleLater = c.Since, c.Lasted
 	}
@@ -139,36 +118,6 @@ func (in *Intake) Status(now time.Time) Status {
 	return st
 }
 
-// describeScopes sets the counters over all scopes.
-func (in *Intake) describeScopes(st *Status) {
-	st.LeftOut, st.AllLeftOut = map[string]int{}, map[string]string{}
-	meant := []string{string(filter.ReasonProfile), string(filter.ReasonKind), reasonLoop, reasonHops}
-	for _, name := range slices.Sorted(maps.Keys(in.scopes)) {
-		sc, over := in.scopes[name], 0
-		for reason, n := range sc.leftOut {
-			if n > 0 {
-				st.LeftOut[reason] += n
-				if in.gate.SizeOf(sc.Kind) == 0 && n == len(sc.byName) && !slices.Contains(meant, reason) && (reason != reasonGenerated || sc.Kind != federation.ServiceEntry) {
-					st.AllLeftOut[sc.Kind.String()] = reason
-				}
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(sc.refused)) {
-			reason := sc.refused[name]
-			if isOverLimit(reason) {
-				over++
-			}
-			if len(st.Refused) < maxRefused {
-				st.Refused = append(st.Refused, Refusal{Resource: sc.Name + " " + text.Abbreviate(name), Reason: reason})
-			}
-		}
-		st.RefusedTotal += len(sc.refused) + sc.moreRefused
-		if over > 0 {
-			st.OverLimit += over + sc.moreRefused
-		}
-	}
-}
-
 // HeldDeletions returns the held deletions, or nil.
 func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 	in.gate.SetNow(now)
@@ -176,7 +125,7 @@ func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 	if !is {
 		return nil
 	}
-	out := HeldUpstream{Upstream: in.name, Held: in.describeHold(h)}
+	out := HeldUpstream{Upstream: in.cfg.name, Held: in.describeHold(h)}
 	for _, key := range in.namedHold().keys {
 		r := in.served.Get(key)
 		since, _ := in.gate.Departure(key)
@@ -211,20 +160,12 @@ func (in *Intake) describeHold(h gate.Hold) Held {
 // expired.
 func (in *Intake) expired() map[string]int {
 	out := map[string]int{}
-	for kind, k := range in.kinds {
+	for _, kind := range in.records.Kinds() {
 		if !in.gate.Withholds(kind) {
 			continue
 		}
-		keys := map[mirror.Key]struct{}{}
-		for _, sc := range k.scopes {
-			for _, rec := range sc.byName {
-				if rec.resource != nil && in.served.Get(rec.resource.Key()) == nil {
-					keys[rec.resource.Key()] = struct{}{}
-				}
-			}
-		}
-		if len(keys) > 0 {
-			out[kind.String()] = len(keys)
+		if n := in.records.Unserved(kind, in.served.Get); n > 0 {
+			out[kind.String()] = n
 		}
 	}
 	return out

@@ -3,34 +3,25 @@ package intake
 import (
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"meshrelay/events"
-	"meshrelay/internal/text"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/intake/gate"
+	"meshrelay/upstreams/intake/records"
 )
 
 func (e Opened) step(in *Intake, _ *Output) {
-	in.open, in.contact.next = true, e.Address
-	in.opened = in.opened[:0]
-	for _, k := range in.kinds {
-		clear(k.unanswered)
-	}
-	for _, sc := range in.scopes {
-		sc.parts, sc.torn = nil, false // of the former stream
-	}
-	for _, s := range e.Scopes {
-		in.opened = append(in.opened, s.Name)
-		in.kind(s.Kind).unanswered[s.Name] = true
-	}
+	in.contact.next = e.Address
+	in.records.Open(e.Scopes)
 	in.gate.Open()
 }
 
 func (e Closed) step(in *Intake, _ *Output) { in.closed(e) }
 
 func (in *Intake) closed(e Closed) {
-	in.open = false
+	in.records.Close()
 	was := in.gate.Lose()
 	in.reportClosed(e, was)
 	if was {
@@ -38,23 +29,82 @@ func (in *Intake) closed(e Closed) {
 	}
 }
 
-// unsettled reports whether more names may still come, because a scope is not answered, or has become empty a
-// moment ago. Then it is too early to count deletions.
-func (in *Intake) unsettled() bool {
-	for _, k := range in.kinds {
-		if k.waits() {
-			return true
+func (e Received) step(in *Intake, out *Output) {
+	in.gate.BeginUpdate()
+	in.records.Meet(e.Server, e.Believe)
+	number := in.gate.Newest()
+	for _, meshConfig := range []bool{true, false} { // the MeshConfig tells how to judge the rest
+		for i := range e.Updates {
+			if u := &e.Updates[i]; (u.Scope.Kind == mirror.MeshConfig) == meshConfig {
+				in.records.Take(u, e.Unsure, &out.Result)
+				in.obeyAll(&out.Result)
+			}
 		}
+		in.records.Reroot(&out.Result)
+		in.obeyAll(&out.Result)
 	}
-	return false
+	back := false
+	for i := range e.Updates {
+		s := e.Updates[i].Scope
+		in.records.Settle(s)
+		in.obeyAll(&out.Result)
+		back = in.freshen(s.Kind) || back
+	}
+	if e.Live && in.unswept && (!e.Unsure || !in.records.HasUnconfirmed()) {
+		// Judge all that is gone together, as for the answer of a new stream.
+		in.gate.StartRound(number)
+		in.sweep()
+	}
+	out.Deleted = in.end(in.records.Unsettled() || e.More && in.unswept)
+	if !e.Live || out.Changed+out.Deleted > 0 || !in.told {
+		in.lastUpdate = in.now
+	}
+	in.touch(e.Live, back)
+	out.Clusters = in.records.Ask()
+}
+
+func (e Silent) step(in *Intake, out *Output) {
+	in.gate.BeginUpdate()
+	waiting := map[mirror.Kind]bool{}
+	in.gate.Each(func(key mirror.Key, s gate.State) { waiting[key.Kind] = waiting[key.Kind] || s.Waits() })
+	awaited, settled := in.records.Silent(e.Scopes, func(kind mirror.Kind) bool { return waiting[kind] })
+	out.Awaited = awaited
+	in.obeyAll(&out.Result)
+	in.settled(out, settled)
+}
+
+func (e Endpoints) step(in *Intake, out *Output) {
+	in.gate.BeginUpdate()
+	in.records.Endpoints(e.From, e.Clusters, &out.Result)
+	in.obeyAll(&out.Result)
+	in.settled(out, nil)
+	out.Clusters = in.records.Ask()
+}
+
+func (e Rooted) step(in *Intake, out *Output) {
+	in.records.Rooted(e.Namespace)
+	in.records.Reroot(&out.Result)
+	in.obeyAll(&out.Result)
+}
+
+func (Repeated) step(in *Intake, out *Output) { out.Deleted = in.gate.Repeated() }
+
+// settled ends an update after which some kinds need not wait any more.
+func (in *Intake) settled(out *Output, kinds []mirror.Kind) {
+	back := false
+	for _, kind := range kinds {
+		back = in.freshen(kind) || back
+	}
+	out.Deleted += in.end(in.records.Unsettled())
+	in.touch(false, back)
 }
 
 // touch marks the source as in contact if it has given all its content. live is set if the source has
 // declared that. back is set if kinds are no longer withheld.
 func (in *Intake) touch(live, back bool) {
-	live = live || in.open && len(in.opened) > 0 && !in.unsettled() && len(in.discovery.waiting) == 0
+	live = live || in.records.AllTold()
 	in.noteComplete(live)
-	sweeps := live && in.open && in.unswept
+	sweeps := live && in.records.IsOpen() && in.unswept
 	if live {
 		back = in.regain() || back
 	}
@@ -66,34 +116,30 @@ func (in *Intake) touch(live, back bool) {
 	} else {
 		in.reconcileAll()
 	}
-	in.end(in.unsettled())
+	in.end(in.records.Unsettled())
 }
 
 // sweep removes all that the present source did not confirm. It has given all its content.
 func (in *Intake) sweep() {
 	in.unswept = false
-	for _, sc := range in.scopes {
-		if !sc.answered {
-			in.deleteAll(sc)
-		}
-	}
+	in.records.Sweep()
 	in.reconcileAll()
 }
 
 // freshen notes that the open stream has answered a kind. It reports whether that was withheld.
-func (in *Intake) freshen(k *kind) (back bool) {
-	return in.open && !k.waits() && in.gate.Freshen(k.kind)
+func (in *Intake) freshen(kind mirror.Kind) (back bool) {
+	return in.records.Answers(kind) && in.gate.Freshen(kind)
 }
 
 // noteComplete notes that the source has given all its content for the first time.
 func (in *Intake) noteComplete(live bool) {
-	if in.complete || !live && (len(in.opened) == 0 || slices.ContainsFunc(in.opened, in.pends) || len(in.discovery.waiting) > 0) {
+	if in.complete || !live && !in.records.OnceTold() {
 		return
 	}
 	in.complete, in.completeAt, in.told = true, in.now, true
 	in.served.SetSynced()
-	in.note(slog.LevelInfo, "upstream has synced")
-	in.tell(events.Event{Type: events.Synced, By: events.ByUpstream, Text: fmt.Sprintf("resources: %d", in.gate.Size())})
+	in.Note(slog.LevelInfo, "upstream has synced")
+	in.Tell(events.Event{Type: events.Synced, By: events.ByUpstream, Text: fmt.Sprintf("resources: %d", in.gate.Size())})
 }
 
 // regain marks the source as in contact. It reports whether kinds were withheld.
@@ -108,18 +154,9 @@ func (in *Intake) regain() (back bool) {
 		in.without = time.Time{}
 	}
 	if before.Stale {
-		in.note(slog.LevelInfo, "upstream is no longer stale", "since", before.Since)
+		in.Note(slog.LevelInfo, "upstream is no longer stale", "since", before.Since)
 	}
 	return in.gate.Regain()
-}
-
-func (e Endpoints) step(in *Intake, out *Output) {
-	in.discovery.from = e.From
-	in.gate.BeginUpdate()
-	in.reimportServices(e.Clusters, &out.Result)
-	out.Deleted = in.end(in.unsettled())
-	in.touch(false, false)
-	out.Clusters = in.discovery.ask()
 }
 
 // EndGraces is the event that ends all graces before their time, for tests.
@@ -127,45 +164,21 @@ type EndGraces struct{}
 
 func (EndGraces) step(in *Intake, _ *Output) { in.endGraces(longestSleep) }
 
-// endGraces ends graces that are over after so long: names that are still missing are gone.
+// endGraces ends graces that are over after so long.
 func (in *Intake) endGraces(after time.Duration) {
-	back, ended := false, false
-	for _, k := range in.kinds {
-		if k.graceUntil.IsZero() || in.now.Add(after).Before(k.graceUntil) {
-			continue
-		}
+	if ended := in.records.EndGraces(after); len(ended) > 0 {
 		in.gate.BeginUpdate()
-		k.graceUntil, ended = time.Time{}, true
-		in.settle(k)
-		back = in.freshen(k) || back
-		in.end(in.unsettled())
-	}
-	if ended {
-		in.touch(false, back)
+		in.obeyAll(&records.Result{})
+		in.settled(&Output{}, ended)
 	}
 }
-
-// panicked counts and logs a panic over a resource, and returns it as an error.
-func (in *Intake) panicked(name string, p *mirror.Panic) error {
-	in.panics++
-	if in.panics <= maxLoggedPanics || in.panics%maxLoggedPanics == 0 {
-		in.note(slog.LevelError, "panic while handling a resource", "resource", text.Abbreviate(name), "panic", p.Value, "panics", in.panics, "stack", p.Stack)
-	}
-	return p
-}
-
-// maxLoggedPanics is how many panics are logged with their stacks. After that, one in maxLoggedPanics is
-// logged.
-const maxLoggedPanics = 20
 
 // Panicked is the event that the source's code panicked outside the intake.
 type Panicked struct {
 	What  string
-	Panic *mirror.Panic
+	Panic *panics.Panic
 }
 
 func (e Panicked) step(in *Intake, _ *Output) {
-	_ = in.panicked(e.What, e.Panic)
+	_ = in.records.Panicked(e.What, e.Panic)
 }
-
-func (Repeated) step(in *Intake, out *Output) { out.Deleted = in.gate.Repeated() }

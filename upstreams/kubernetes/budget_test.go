@@ -17,6 +17,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/discovery"
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
@@ -38,7 +39,7 @@ type kept struct {
 	now time.Time
 }
 
-func (k *kept) Tell(e intake.Event) intake.Result {
+func (k *kept) Tell(e intake.Event) records.Result {
 	k.now = k.now.Add(time.Second)
 	out, err := k.Step(k.now, e)
 	if err != nil {
@@ -76,7 +77,7 @@ func newHostile(t reporter) *hostile {
 	u.Import.Revision = "ours"
 	section := sectionOf(u)
 	section.DiscoverySelectors, section.Ingress.Mode = []string{"mesh=on"}, "default"
-	rules, err := intake.NewRules(u, config.Provenance{}, false)
+	rules, err := records.NewRules(u, config.Provenance{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

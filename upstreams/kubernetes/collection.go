@@ -13,6 +13,7 @@ import (
 	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
 	"meshrelay/upstreams/kubernetes/ledger"
@@ -87,7 +88,7 @@ func (s *Source) newConverter(kind mirror.Kind) *converter {
 	c := s.converting
 	c.kind = kind
 	c.holds = func(name string, digest xxh3.Uint128, size int) bool {
-		return s.feed.Holds(intake.KindScope(kind).Name, name, digest, size)
+		return s.feed.Holds(records.KindScope(kind).Name, name, digest, size)
 	}
 	c.unknown = func(o *object.Object, fields []string) { s.unknown(kind, o, fields) }
 	return &c
@@ -180,7 +181,7 @@ func (c *collection) Put(o *object.Object) { c.judge(c.source.ledger.Put(c.entry
 func (c *collection) Delete(o *object.Object) { c.judge(c.source.ledger.Delete(c.entry, o)) }
 
 // judge logs refused objects. It lists all objects again if the intake asks for that.
-func (c *collection) judge(results []intake.Result) {
+func (c *collection) judge(results []records.Result) {
 	for _, result := range results {
 		if err := result.Err(); err != nil {
 			c.source.complaints.Warn(c.source.log, "objects refused, last good content served", "kind", c.Kind, "err", err)

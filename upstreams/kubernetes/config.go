@@ -11,7 +11,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/mirror"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/ingress"
 )
@@ -163,7 +163,7 @@ func (i Ingress) checkImport(mistakes config.Checker, u config.Upstream) {
 	if i.Mode == "off" {
 		return
 	}
-	asked := intake.Asked(u)
+	asked := records.Asked(u)
 	for _, kind := range ingressOutputs {
 		if !asked(kind) {
 			mistakes.Errorf("ingress.mode", "Ingresses become Gateways and VirtualServices, and import leaves out %s: add it, or set mode: off", kind)

@@ -16,6 +16,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
 )
@@ -190,7 +191,7 @@ func (g *derived) take(kind mirror.Kind, o *object.Object) error {
 }
 
 // Replace implements ledger.Deriver.
-func (g *derived) Replace(kind mirror.Kind, namespace string, all []*object.Object) (refused intake.Result) {
+func (g *derived) Replace(kind mirror.Kind, namespace string, all []*object.Object) (refused records.Result) {
 	g.relisted = true
 	if namespace == "" {
 		g.unnoted[kind] = false
@@ -236,7 +237,7 @@ func (g *derived) lacks() bool {
 }
 
 // complete returns all outputs. Its updates are complete unless lacks returns true.
-func (g *derived) complete() []intake.Update {
+func (g *derived) complete() []records.Update {
 	lacks := g.lacks()
 	g.relisted = true // in case of a panic
 	var gone []output
@@ -255,7 +256,7 @@ func (g *derived) complete() []intake.Update {
 }
 
 // Answer implements ledger.Deriver.
-func (g *derived) Answer() []intake.Update {
+func (g *derived) Answer() []records.Update {
 	if g.owes() {
 		return g.complete()
 	}
@@ -263,7 +264,7 @@ func (g *derived) Answer() []intake.Update {
 }
 
 // Changes implements ledger.Deriver.
-func (g *derived) Changes(part bool) []intake.Update {
+func (g *derived) Changes(part bool) []records.Update {
 	if !part && g.owes() && !g.lacks() {
 		return g.complete()
 	}
@@ -279,7 +280,7 @@ func (g *derived) Changes(part bool) []intake.Update {
 }
 
 // updates returns outputs as an update for each kind.
-func (g *derived) updates(all []output) []intake.Update {
+func (g *derived) updates(all []output) []records.Update {
 	present, gone := map[mirror.Kind][]output{}, map[mirror.Kind][]string{}
 	for _, out := range all {
 		if kind := out.key.Kind; out.make == nil {
@@ -288,17 +289,17 @@ func (g *derived) updates(all []output) []intake.Update {
 			present[kind] = append(present[kind], out)
 		}
 	}
-	updates := make([]intake.Update, len(g.outputs))
+	updates := make([]records.Update, len(g.outputs))
 	for i, kind := range g.outputs {
-		updates[i] = intake.Update{Scope: intake.DerivedScope(kind), Elements: elementsOf(present[kind]), Room: len(present[kind]), Removed: ledger.Names(gone[kind])}
+		updates[i] = records.Update{Scope: records.DerivedScope(kind), Elements: elementsOf(present[kind]), Room: len(present[kind]), Removed: ledger.Names(gone[kind])}
 	}
 	return updates
 }
 
-func elementsOf(all []output) func(int, intake.Known) iter.Seq[intake.Element] {
-	return intake.Elements(all, func(out output) intake.Element {
+func elementsOf(all []output) func(int, records.Known) iter.Seq[records.Element] {
+	return records.Elements(all, func(out output) records.Element {
 		made := func() (r *mirror.Resource, lacks bool, err error) { r, err = out.make(); return r, false, err }
-		return intake.Element{Name: []byte(out.key.FullName()), Size: out.size, Digest: out.digest, Decode: made}
+		return records.Element{Name: []byte(out.key.FullName()), Size: out.size, Digest: out.digest, Decode: made}
 	})
 }
 

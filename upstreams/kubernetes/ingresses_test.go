@@ -16,6 +16,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
 )
@@ -249,7 +250,7 @@ type script struct {
 	kept, most int
 }
 
-func (f *script) Tell(e intake.Event) (r intake.Result)   { f.told = append(f.told, e); return r }
+func (f *script) Tell(e intake.Event) (r records.Result)  { f.told = append(f.told, e); return r }
 func (f *script) Synced() bool                            { return true }
 func (f *script) Versions(scope string) map[string]string { return f.versions[scope] }
 func (f *script) Identity() string                        { return f.identity }

@@ -14,7 +14,7 @@ import (
 	"meshrelay/internal/kube"
 	"meshrelay/internal/panics"
 	"meshrelay/mirror"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/object"
 )
 
@@ -51,7 +51,7 @@ func (c *converter) make(o *object.Object, m *object.Made) (r *mirror.Resource, 
 		return nil, o.Err
 	case c.kind == federation.WorkloadEntry && o.ReportsHealth():
 		if o.IsUnhealthy() {
-			return nil, &intake.LeftOutError{Detail: "its proxy reports its health, and not that it is healthy"}
+			return nil, &records.LeftOutError{Detail: "its proxy reports its health, and not that it is healthy"}
 		}
 		// An istiod that sees the annotation and no status takes the workload for unhealthy.
 		annotations = maps.Clone(annotations)

@@ -14,6 +14,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
 	"meshrelay/upstreams/kubernetes/services"
@@ -60,7 +61,7 @@ func isOptional(kind mirror.Kind) bool {
 type serviceMaker struct {
 	*derived
 	upstream string
-	refused  func(intake.Result) // logs
+	refused  func(records.Result) // logs
 
 	mu     sync.Mutex // guards all below; nobody calls the feed while it is held
 	state  *services.State
@@ -74,7 +75,7 @@ func decodeInput(kind mirror.Kind, o *object.Object) (object.Input, error) {
 }
 
 // newServiceMaker returns what makes services for an upstream. It is nil if services.mode needs none.
-func newServiceMaker(u config.Upstream, o services.Options, feed upstreams.Feed, refused func(intake.Result)) *serviceMaker {
+func newServiceMaker(u config.Upstream, o services.Options, feed upstreams.Feed, refused func(records.Result)) *serviceMaker {
 	takes := inputsOf(u)
 	if takes == nil {
 		return nil
@@ -90,7 +91,7 @@ func newServiceMaker(u config.Upstream, o services.Options, feed upstreams.Feed,
 }
 
 // Answer implements ledger.Deriver. It is first called when all inputs have answered.
-func (m *serviceMaker) Answer() []intake.Update {
+func (m *serviceMaker) Answer() []records.Update {
 	for kind := range m.takes {
 		if isOptional(kind) && !m.has[kind] {
 			m.has[kind] = true
@@ -98,7 +99,7 @@ func (m *serviceMaker) Answer() []intake.Update {
 		}
 	}
 	// One answer of discovery that lacks the kind takes nothing away: what was made before stays until enough do.
-	if _, needs := m.takes[exportKind]; needs && !m.has[exportKind] && len(m.feed.Versions(intake.DerivedScope(federation.ServiceEntry).Name)) == 0 {
+	if _, needs := m.takes[exportKind]; needs && !m.has[exportKind] && len(m.feed.Versions(records.DerivedScope(federation.ServiceEntry).Name)) == 0 {
 		m.Synced(exportKind)
 	}
 	return m.derived.Answer()
@@ -111,7 +112,7 @@ type endpointFeed struct {
 }
 
 // Tell implements upstreams.Feed.
-func (f *endpointFeed) Tell(e intake.Event) intake.Result {
+func (f *endpointFeed) Tell(e intake.Event) records.Result {
 	out := f.Feed.Tell(e)
 	for asked := out.Clusters; asked != nil; {
 		fresh := f.maker.want(asked)
@@ -140,7 +141,7 @@ func (m *serviceMaker) want(clusters map[string]struct{}) (fresh []string) {
 	return fresh
 }
 
-// assignment implements intake.Assignment. A cluster of no Service has no endpoints.
+// assignment implements records.Assignment. A cluster of no Service has no endpoints.
 func (m *serviceMaker) assignment(cluster string) (all []endpoints.Endpoint, known, settled bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -226,7 +227,7 @@ func (m *serviceMaker) outputs(all []*services.Output) []output {
 		out[i].digest, out[i].size = o.Digest(), proto.Size(o.Body)
 		out[i].make = func() (*mirror.Resource, error) {
 			if o.LeftOut != "" {
-				return nil, &intake.LeftOutError{Reason: intake.ClusterLocal, Detail: o.LeftOut}
+				return nil, &records.LeftOutError{Reason: records.ClusterLocal, Detail: o.LeftOut}
 			}
 			return made(mirror.Spec{Key: o.Key, Source: m.upstream, CreateTime: o.Created, Labels: o.Labels, Annotations: o.Annotations}, o.Body)
 		}

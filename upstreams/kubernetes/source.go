@@ -28,6 +28,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
 	"meshrelay/upstreams/kubernetes/ingress"
@@ -136,7 +137,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
 		section: section, limits: cfg.Limits, pace: usual,
-		named: map[mirror.Kind]bool{}, asked: intake.Asked(cfg), log: env.Log, complaints: loglimit.New(20, 10*time.Second),
+		named: map[mirror.Kind]bool{}, asked: records.Asked(cfg), log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client:     apiserver.NewClient(section.credentials(), fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)),
 		converting: converter{upstream: cfg.Name},
 		soon:       make(chan struct{}, 1),
@@ -249,7 +250,7 @@ func (s *Source) readsInput(kind mirror.Kind) bool {
 }
 
 // endpointsRefused logs services whose endpoints can not be served.
-func (s *Source) endpointsRefused(r intake.Result) {
+func (s *Source) endpointsRefused(r records.Result) {
 	if err := r.Err(); err != nil {
 		s.complaints.Warn(s.log, "endpoints of services refused, last endpoints served", "err", err)
 	}

@@ -5,7 +5,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/mirror"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // fitDelta returns a DeltaError for a delta answer in which no element has a name, or none is an MCP resource: the
@@ -18,7 +18,7 @@ func fitDelta(kind mirror.Kind, resp *adsclient.Response) error {
 	named, enveloped := false, false
 	for raw := range resp.Resources(1) { // the outline has the type
 		named = named || len(raw.Name) > 0
-		enveloped = enveloped || intake.IsMCP(raw.Peek())
+		enveloped = enveloped || records.IsMCP(raw.Peek())
 		if named && enveloped {
 			return nil
 		}

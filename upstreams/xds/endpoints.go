@@ -22,7 +22,7 @@ import (
 	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 const (
@@ -206,7 +206,7 @@ func (e *endpoints) names(string) (names []string) {
 	return names
 }
 
-// assignment implements intake.Assignment.
+// assignment implements records.Assignment.
 func (e *endpoints) assignment(cluster string) (all []services.Endpoint, known, settled bool) {
 	e.mu.Lock()
 	var a assignment
@@ -279,7 +279,7 @@ func (e *endpoints) ResumeVersions(string) map[string]string { return nil }
 func (e *endpoints) takeResponse(resp *adsclient.Response) (changed int, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var out intake.Result
+	var out records.Result
 	if resp.TypeURL == edsTypeURL {
 		changed = e.takeAll(resp, &out)
 		err = out.Err()
@@ -307,7 +307,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 }
 
 // takeAll stores the assignments of a response, and returns how many wanted ones have changed.
-func (e *endpoints) takeAll(resp *adsclient.Response, out *intake.Result) (changed int) {
+func (e *endpoints) takeAll(resp *adsclient.Response, out *records.Result) (changed int) {
 	for raw := range resp.Resources(maxAssignment) {
 		name, value, err := splitAssignment(raw.Peek())
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"meshrelay/trouble"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // met implements adsclient.Config.Met.
@@ -76,9 +77,9 @@ func (s *Source) openStream(state adsclient.State) {
 	s.told, s.untold = trouble.Report{}, ""
 	s.repeating, s.notOffered, s.silence = nil, map[string]bool{}, "" // a new stream answers everything
 	st.Protocol = string(state.Protocol)
-	scopes := make([]intake.Scope, 0, len(s.types))
+	scopes := make([]records.Scope, 0, len(s.types))
 	for _, url := range s.types {
-		if scope, err := intake.TypeScope(url); err == nil {
+		if scope, err := records.TypeScope(url); err == nil {
 			scopes = append(scopes, scope)
 		}
 	}

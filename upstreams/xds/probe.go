@@ -26,7 +26,7 @@ import (
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // istiodAudience is the token audience that an istiod accepts.
@@ -109,7 +109,7 @@ func (p prober) leftOut(got answers) []doctor.Finding {
 		return nil
 	}
 	return []doctor.Finding{doctor.Doubt("import", p.address, "all resources are left out, reason generated, of "+strings.Join(got.generated, ", "),
-		"their names have "+intake.GeneratedMark, "set generated: keep if nothing behind the relay derives them")}
+		"their names have "+records.GeneratedMark, "set generated: keep if nothing behind the relay derives them")}
 }
 
 // answers are the results of one stream.
@@ -225,7 +225,7 @@ func (p prober) ask(ctx context.Context) (got answers, err error) {
 			got.resources += len(resp.Resources)
 			all := true
 			for _, one := range resp.Resources {
-				all = strings.Contains(got.object(kind, one), intake.GeneratedMark) && all
+				all = strings.Contains(got.object(kind, one), records.GeneratedMark) && all
 			}
 			if all {
 				got.generated = append(got.generated, kind.String())

@@ -6,6 +6,7 @@ import (
 
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // ifSilent is what to do about a server that is silent about kinds.
@@ -17,9 +18,9 @@ func (s *Source) HandleSilence(silent []string) (awaited []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cure := "their resources are served until it answers"
-	var scopes []intake.Scope
+	var scopes []records.Scope
 	for _, typeURL := range silent {
-		if scope, err := intake.TypeScope(typeURL); err == nil && (scope.Kind == mirror.MeshConfig || sectionOf(s.cfg).Partial) {
+		if scope, err := records.TypeScope(typeURL); err == nil && (scope.Kind == mirror.MeshConfig || sectionOf(s.cfg).Partial) {
 			scopes = append(scopes, scope)
 		} else {
 			awaited, cure = append(awaited, typeURL), ifSilent

@@ -34,6 +34,7 @@ import (
 	"meshrelay/trouble"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // Kind returns the kind of source for an MCP-over-xDS server. dial has options for its connections.
@@ -63,11 +64,11 @@ type Source struct {
 	feed upstreams.Feed // nil before Attach
 	// st has the fields of the status that only the source knows.
 	st     upstreams.Status
-	types  []string         // subscribed on the present stream
-	relay  bool             // the server is a relay
-	server []string         // its identities
-	opened uint64           // number of streams
-	update [1]intake.Update // reused by HandleResponse
+	types  []string          // subscribed on the present stream
+	relay  bool              // the server is a relay
+	server []string          // its identities
+	opened uint64            // number of streams
+	update [1]records.Update // reused by HandleResponse
 	// complained has the last logged error of each address.
 	complained map[string]string
 	// repeating has the type URLs that the server was asked to repeat, with the names still
@@ -192,7 +193,7 @@ func check(u config.Upstream) error {
 // a kind, because an istiod answers an unknown version with nothing (PROTOCOL C1). A relay serves all of
 // a kind under each version, so one is enough.
 func subscriptions(cfg config.Upstream) func(relay bool) []string {
-	all, asked := []string{}, intake.Asked(cfg)
+	all, asked := []string{}, records.Asked(cfg)
 	for _, info := range mirror.Kinds() {
 		all = append(all, info.TypeURLs()...)
 	}
@@ -302,7 +303,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	if resp.TypeURL == trouble.TypeURL && s.relay {
 		return s.hear(resp)
 	}
-	scope, err := intake.TypeScope(resp.TypeURL)
+	scope, err := records.TypeScope(resp.TypeURL)
 	if err == nil && !slices.Contains(s.types, resp.TypeURL) {
 		// No server would update or remove resources of a type that is not subscribed.
 		err = fmt.Errorf("type %s was not asked for", resp.TypeURL)
@@ -316,7 +317,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	delete(s.notOffered, resp.TypeURL)
 	// A server has one MeshConfig at most, so each answer is complete.
 	complete := resp.Complete || scope.Kind == mirror.MeshConfig
-	s.update[0] = intake.Update{Scope: scope, Complete: complete, Part: resp.Part, Room: resp.Room(), Marks: resp.Marks()}
+	s.update[0] = records.Update{Scope: scope, Complete: complete, Part: resp.Part, Room: resp.Room(), Marks: resp.Marks()}
 	if resp.Len() > 0 { // each push of an istiod has dozens of empty answers
 		s.update[0].Elements = elementsOf(resp)
 	}
@@ -324,7 +325,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 		s.update[0].Removed = resp.Removed()
 	}
 	result := s.feed.Tell(intake.Received{Believe: s.relay, Server: s.server, Updates: s.update[:]})
-	s.update[0] = intake.Update{}
+	s.update[0] = records.Update{}
 	if n := result.Changed + result.Gone; resp.Relist && n > 0 {
 		s.st.Drift[scope.Kind.String()] += uint64(n)
 		s.log.Info("full answer had changes that no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
@@ -346,11 +347,11 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	return nil
 }
 
-func elementsOf(resp *adsclient.Response) func(int, intake.Known) iter.Seq[intake.Element] {
-	return func(limit int, known intake.Known) iter.Seq[intake.Element] {
-		return func(yield func(intake.Element) bool) {
+func elementsOf(resp *adsclient.Response) func(int, records.Known) iter.Seq[records.Element] {
+	return func(limit int, known records.Known) iter.Seq[records.Element] {
+		return func(yield func(records.Element) bool) {
 			for raw := range resp.Unknown(limit, known) {
-				if !yield(intake.Element{Raw: raw.Any, Head: raw.Peek(), Size: raw.Size, Name: raw.Name, Version: raw.Version, Mark: raw.Mark}) {
+				if !yield(records.Element{Raw: raw.Any, Head: raw.Peek(), Size: raw.Size, Name: raw.Name, Version: raw.Version, Mark: raw.Mark}) {
 					return
 				}
 			}

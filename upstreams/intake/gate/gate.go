@@ -119,7 +119,7 @@ func (g *Gate) Renewed(w Watcher) *Gate {
 	next := New(g.served, g.settings, w)
 	next.now, next.frozen, next.Synced, next.contact, next.before = g.now, g.frozen, g.Synced, g.contact, g.HoldClock()
 	for key, e := range g.keys {
-		if !e.state.waits() {
+		if !e.state.Waits() {
 			next.keys[key] = e
 		}
 	}
@@ -144,14 +144,14 @@ func (g *Gate) on(key mirror.Key, ev event) effect {
 	next := was
 	next.state = r.to
 	switch {
-	case !was.state.waits() && r.to.waits():
+	case !was.state.Waits() && r.to.Waits():
 		g.newest++
 		next.since, next.number, next.size = g.now, g.newest, 0
 		if r := g.served.Get(key); r != nil {
 			next.size = len(r.DeltaEntry())
 		}
 		g.waiting, g.waitingBytes, g.changes = g.waiting+1, g.waitingBytes+next.size, g.changes+1
-	case was.state.waits() && !r.to.waits():
+	case was.state.Waits() && !r.to.Waits():
 		g.waiting, g.waitingBytes, g.changes = g.waiting-1, g.waitingBytes-was.size, g.changes+1
 		next = entry{state: r.to}
 	}
@@ -218,7 +218,7 @@ func (g *Gate) Unwanted(key mirror.Key, meant, unsure bool) (out bool) {
 	state := g.keys[key].state
 	switch {
 	case unsure && !meant && state != RuledOut && state != Kept:
-	case !g.frozen && meant && state.waits(): // the source had deleted it before
+	case !g.frozen && meant && state.Waits(): // the source had deleted it before
 	case meant || !g.frozen && state == RuledOut:
 		g.RuleOut(key)
 		return !g.frozen
@@ -247,7 +247,7 @@ func (g *Gate) Drop(key mirror.Key) bool {
 
 // Follow has a key follow its source again, whatever its state.
 func (g *Gate) Follow(key mirror.Key) {
-	if e, is := g.keys[key]; is && e.state.waits() {
+	if e, is := g.keys[key]; is && e.state.Waits() {
 		g.waiting, g.waitingBytes, g.changes = g.waiting-1, g.waitingBytes-e.size, g.changes+1
 	}
 	delete(g.keys, key)

@@ -132,7 +132,7 @@ func (g *Gate) isNormalAgain(complete bool) bool {
 func (g *Gate) tooMany() string {
 	byKind := map[mirror.Kind]int{}
 	for key, e := range g.keys {
-		if e.state.waits() {
+		if e.state.Waits() {
 			byKind[key.Kind]++
 		}
 	}
@@ -230,7 +230,7 @@ func (g *Gate) letGo() (removed int) {
 func (g *Gate) carry(which func(mirror.Key, entry) bool) (removed int) {
 	byKind := map[mirror.Kind]int{}
 	for key, e := range g.keys {
-		if e.state.waits() && which(key, e) {
+		if e.state.Waits() && which(key, e) {
 			g.on(key, passes)
 			removed++
 			byKind[key.Kind]++

@@ -175,7 +175,7 @@ func (g *Gate) Report(now bool) {
 func (g *Gate) Release(picks func(mirror.Key) bool) {
 	all := true
 	for key, e := range g.keys {
-		all = all && (!e.state.waits() || picks(key))
+		all = all && (!e.state.Waits() || picks(key))
 	}
 	if all {
 		g.letGo()

@@ -24,8 +24,8 @@ var stateNames = [...]string{"follows", "departing", "held", "changed", "gone", 
 
 func (s State) String() string { return stateNames[s] }
 
-// waits reports whether a deletion waits for the guard.
-func (s State) waits() bool { return s == Departing || s == Held }
+// Waits reports whether a deletion waits for the guard.
+func (s State) Waits() bool { return s == Departing || s == Held }
 
 // event is what happens to a key.
 type event uint8

@@ -17,6 +17,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/object"
 )
 
@@ -72,16 +73,16 @@ type Deriver interface {
 	// Delete removes an input.
 	Delete(mirror.Kind, *object.Object)
 	// Replace sets all inputs of a kind, in one namespace or in all. The result has the refused ones.
-	Replace(kind mirror.Kind, namespace string, all []*object.Object) intake.Result
+	Replace(kind mirror.Kind, namespace string, all []*object.Object) records.Result
 	// Synced notes that all inputs of a kind are known.
 	Synced(mirror.Kind)
 	// Leave removes the inputs in namespaces that are no longer selected.
 	Leave(namespaces []string)
 	// Changes returns the changes of the outputs. part is set while inputs are awaited, and the outputs of the inputs that
 	// have answered are not all.
-	Changes(part bool) []intake.Update
+	Changes(part bool) []records.Update
 	// Answer returns updates for the scopes of all outputs, once all inputs have answered, or can not be read.
-	Answer() []intake.Update
+	Answer() []records.Update
 }
 
 // New returns a Ledger for the mirrored kinds. selection may be nil.
@@ -103,13 +104,13 @@ func (l *Ledger) Announce() {
 	l.feed.Tell(intake.Opened{Scopes: l.scopes()})
 }
 
-func (l *Ledger) scopes() (all []intake.Scope) {
+func (l *Ledger) scopes() (all []records.Scope) {
 	for _, k := range l.kinds {
-		all = append(all, intake.KindScope(k))
+		all = append(all, records.KindScope(k))
 	}
 	for _, d := range l.derivers {
 		for _, k := range d.Outputs() {
-			all = append(all, intake.DerivedScope(k))
+			all = append(all, records.DerivedScope(k))
 		}
 	}
 	return all
@@ -170,7 +171,7 @@ func (l *Ledger) begin(e *Entry) {
 		}
 	}
 	l.feed.Tell(intake.Opened{Scopes: l.scopes()})
-	var answered []intake.Update
+	var answered []records.Update
 	for _, k := range l.kinds {
 		if !l.awaits(k) {
 			answered = append(answered, unchanged(k))
@@ -222,7 +223,7 @@ func (l *Ledger) answer(e *Entry) {
 		return
 	}
 	if l.Mirrors(e.Kind) {
-		l.tell([]intake.Update{unchanged(e.Kind)})
+		l.tell([]records.Update{unchanged(e.Kind)})
 	}
 	for _, d := range l.taking(e.Kind) {
 		if !l.awaitsInputs(d) {
@@ -276,14 +277,14 @@ func (l *Ledger) Hush(e *Entry) {
 }
 
 // Drop tells the intake and the Derivers that all objects of a kind are deleted.
-func (l *Ledger) Drop(kind mirror.Kind) intake.Result {
+func (l *Ledger) Drop(kind mirror.Kind) records.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var result intake.Result
+	var result records.Result
 	if l.Mirrors(kind) {
 		u := unchanged(kind)
 		u.Complete = true
-		result = l.feed.Tell(intake.Received{Updates: []intake.Update{u}})
+		result = l.feed.Tell(intake.Received{Updates: []records.Update{u}})
 	}
 	for _, d := range l.taking(kind) {
 		d.Replace(kind, "", nil)

@@ -14,6 +14,7 @@ import (
 
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/object"
 )
 
@@ -27,7 +28,7 @@ type script struct {
 	kept, most int
 }
 
-func (f *script) Tell(e intake.Event) (r intake.Result)   { f.told = append(f.told, e); return r }
+func (f *script) Tell(e intake.Event) (r records.Result)  { f.told = append(f.told, e); return r }
 func (f *script) Synced() bool                            { return true }
 func (f *script) Versions(scope string) map[string]string { return f.versions[scope] }
 func (f *script) Identity() string                        { return f.identity }
@@ -177,7 +178,7 @@ func TestANamespaceWhoseLabelsCanNotBeReadIsAsItWas_K3(t *testing.T) {
 func TestANamespaceThatCanNotBeUsedIsRefusedByName_K9(t *testing.T) {
 	l := New(nil, &script{}, NewSelection([]string{"mesh=on"}))
 	ns, all := follow(l, Namespaces), []*object.Object{wrong("shop", errors.New("its labels are wrong"))}
-	for _, results := range [][]intake.Result{l.Replace(ns, all), l.Put(ns, all[0])} {
+	for _, results := range [][]records.Result{l.Replace(ns, all), l.Put(ns, all[0])} {
 		if len(results) != 1 || results[0].RefusedTotal != 1 || results[0].Refused[0].Resource != "Namespace shop" {
 			t.Errorf("refused %+v", results)
 		}

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"meshrelay/mirror"
-	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/object"
 
 	"github.com/zeebo/xxh3"
@@ -213,7 +213,7 @@ func (s *Selection) forget(e *Entry) {
 }
 
 // choose sets or changes namespaces. Objects in namespaces that are no longer selected are deleted together.
-func (l *Ledger) choose(all bool, namespaces []*object.Object) []intake.Result {
+func (l *Ledger) choose(all bool, namespaces []*object.Object) []records.Result {
 	if l.selection == nil {
 		return nil
 	}
@@ -221,7 +221,7 @@ func (l *Ledger) choose(all bool, namespaces []*object.Object) []intake.Result {
 	for _, e := range l.selection.lacking(gained) {
 		e.Relist()
 	}
-	var refused intake.Result
+	var refused records.Result
 	for _, ns := range namespaces {
 		if ns.Err != nil {
 			refused.Refuse("Namespace "+ns.Name, ns.Err)
@@ -235,7 +235,7 @@ func (l *Ledger) choose(all bool, namespaces []*object.Object) []intake.Result {
 }
 
 // leave deletes the objects in namespaces that are no longer selected.
-func (l *Ledger) leave(lost []string) []intake.Result {
+func (l *Ledger) leave(lost []string) []records.Result {
 	if len(lost) == 0 {
 		return nil
 	}
@@ -243,7 +243,7 @@ func (l *Ledger) leave(lost []string) []intake.Result {
 	for _, ns := range lost {
 		is[ns] = true
 	}
-	var updates []intake.Update
+	var updates []records.Update
 	for _, kind := range l.kinds {
 		if gone := l.having(kind, func(namespace, _ string) bool { return is[namespace] }); len(gone) > 0 {
 			u := unchanged(kind)

@@ -9,6 +9,7 @@ import (
 	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/kubernetes/object"
 )
 
@@ -16,7 +17,7 @@ import (
 const chunk = 1000
 
 // Replace feeds all objects of an entry to the intake.
-func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []intake.Result) {
+func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []records.Result) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !e.awaited || !l.open {
@@ -45,7 +46,7 @@ func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []intake.Resul
 }
 
 // Put feeds a new or changed object to the intake.
-func (l *Ledger) Put(e *Entry, o *object.Object) (results []intake.Result) {
+func (l *Ledger) Put(e *Entry, o *object.Object) (results []records.Result) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	some := []*object.Object{o}
@@ -55,12 +56,12 @@ func (l *Ledger) Put(e *Entry, o *object.Object) (results []intake.Result) {
 		return nil
 	}
 	if l.Mirrors(e.Kind) {
-		results = l.tell([]intake.Update{{Scope: intake.KindScope(e.Kind), Elements: e.elements(some), Part: l.awaits(e.Kind)}})
+		results = l.tell([]records.Update{{Scope: records.KindScope(e.Kind), Elements: e.elements(some), Part: l.awaits(e.Kind)}})
 	}
 	for _, d := range l.taking(e.Kind) {
 		err := d.Set(e.Kind, o)
 		if results = append(results, l.tell(l.changes(d))...); err != nil {
-			var refused intake.Result
+			var refused records.Result
 			refused.Refuse(e.Kind.String()+" "+o.FullName(), err)
 			results = append(results, refused)
 		}
@@ -72,17 +73,17 @@ func (l *Ledger) Put(e *Entry, o *object.Object) (results []intake.Result) {
 }
 
 // Delete feeds the deletion of an object to the intake.
-func (l *Ledger) Delete(e *Entry, o *object.Object) []intake.Result {
+func (l *Ledger) Delete(e *Entry, o *object.Object) []records.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e.Kind == Namespaces && l.selection != nil {
 		l.feed.Keep(-l.selection.remove(o.Name))
 	}
-	var results []intake.Result
+	var results []records.Result
 	if l.Mirrors(e.Kind) {
 		u := unchanged(e.Kind)
 		u.Removed, u.Part = Names([]string{o.FullName()}), l.awaits(e.Kind)
-		results = l.tell([]intake.Update{u})
+		results = l.tell([]records.Update{u})
 	}
 	for _, d := range l.taking(e.Kind) {
 		d.Delete(e.Kind, o)
@@ -97,26 +98,26 @@ func (l *Ledger) pass(e *Entry, all []*object.Object) []*object.Object {
 }
 
 // tell feeds updates as one event, unless there are none.
-func (l *Ledger) tell(updates []intake.Update) []intake.Result {
+func (l *Ledger) tell(updates []records.Update) []records.Result {
 	if len(updates) == 0 {
 		return nil
 	}
-	return []intake.Result{l.feed.Tell(intake.Received{Updates: updates})}
+	return []records.Result{l.feed.Tell(intake.Received{Updates: updates})}
 }
 
 // replace feeds all objects of a mirrored entry.
-func (l *Ledger) replace(e *Entry, all []*object.Object) (results []intake.Result) {
+func (l *Ledger) replace(e *Entry, all []*object.Object) (results []records.Result) {
 	gone := l.vanished(e, all)
 	for first := true; first || len(all) > 0; first = false {
 		some := all[:min(chunk, len(all))]
 		all = all[len(some):]
-		u := intake.Update{Scope: intake.KindScope(e.Kind), Elements: e.elements(some), Room: len(some) + len(all)}
+		u := records.Update{Scope: records.KindScope(e.Kind), Elements: e.elements(some), Room: len(some) + len(all)}
 		if e.Namespace == "" {
 			u.Complete, u.Part = true, len(all) > 0
 		} else if u.Part = len(all) > 0 || l.awaits(e.Kind); len(all) == 0 && len(gone) > 0 {
 			u.Removed = Names(gone)
 		}
-		results = append(results, l.feed.Tell(intake.Received{Updates: []intake.Update{u}}))
+		results = append(results, l.feed.Tell(intake.Received{Updates: []records.Update{u}}))
 	}
 	return results
 }
@@ -144,7 +145,7 @@ func (l *Ledger) vanished(e *Entry, all []*object.Object) (gone []string) {
 
 // having returns the names of a kind that the intake has, and for which a function returns true.
 func (l *Ledger) having(kind mirror.Kind, is func(namespace, full string) bool) (all []string) {
-	for name := range l.feed.Versions(intake.KindScope(kind).Name) {
+	for name := range l.feed.Versions(records.KindScope(kind).Name) {
 		if namespace, _, _ := strings.Cut(name, "/"); is(namespace, name) {
 			all = append(all, name)
 		}
@@ -157,9 +158,9 @@ func (l *Ledger) having(kind mirror.Kind, is func(namespace, full string) bool) 
 var errLetGo = errors.New("its content was removed while its kind was listed: the relay lists the kind again")
 
 // elements returns prepared objects as elements of an update.
-func (e *Entry) elements(all []*object.Object) func(int, intake.Known) iter.Seq[intake.Element] {
-	return intake.Elements(all, func(o *object.Object) intake.Element {
-		return intake.Element{
+func (e *Entry) elements(all []*object.Object) func(int, records.Known) iter.Seq[records.Element] {
+	return records.Elements(all, func(o *object.Object) records.Element {
+		return records.Element{
 			Name: []byte(o.FullName()), Version: []byte(o.ResourceVersion), Size: o.Made.Size, Digest: o.Made.Digest,
 			Decode: func() (*mirror.Resource, bool, error) { return e.resource(o.Made) },
 		}
@@ -178,7 +179,7 @@ func (e *Entry) resource(m *object.Made) (r *mirror.Resource, lacks bool, err er
 	return m.Resource, len(m.Unknown) > 0, m.Err
 }
 
-// Names returns names for intake.Update.Removed.
+// Names returns names for records.Update.Removed.
 func Names(all []string) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, name := range all {
@@ -190,20 +191,20 @@ func Names(all []string) iter.Seq[[]byte] {
 }
 
 // unchanged returns an update of a kind without changes.
-func unchanged(kind mirror.Kind) intake.Update {
-	return intake.Update{Scope: intake.KindScope(kind), Elements: intake.Resources()}
+func unchanged(kind mirror.Kind) records.Update {
+	return records.Update{Scope: records.KindScope(kind), Elements: records.Resources()}
 }
 
 // lacksRoom reports whether a limit refused an object. It also returns true if the results do not name all
 // refusals.
-func lacksRoom(results []intake.Result) bool {
-	return slices.ContainsFunc(results, func(r intake.Result) bool {
-		return r.RefusedTotal > len(r.Refused) || slices.ContainsFunc(r.Refused, func(one intake.Refusal) bool { return strings.Contains(one.Reason, object.OverLimit) })
+func lacksRoom(results []records.Result) bool {
+	return slices.ContainsFunc(results, func(r records.Result) bool {
+		return r.RefusedTotal > len(r.Refused) || slices.ContainsFunc(r.Refused, func(one records.Refusal) bool { return strings.Contains(one.Reason, object.OverLimit) })
 	})
 }
 
 // changes returns the changes of the outputs of a Deriver.
-func (l *Ledger) changes(d Deriver) []intake.Update { return d.Changes(l.awaitsInputs(d)) }
+func (l *Ledger) changes(d Deriver) []records.Update { return d.Changes(l.awaitsInputs(d)) }
 
 // Change calls change, which sets options of a Deriver.
 func (l *Ledger) Change(d Deriver, change func()) {

@@ -11,6 +11,7 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // TestCommandsAreNamedInPlaceOfAVersion: the version in their node is only what istiods demand.
@@ -64,8 +65,11 @@ func TestOneUpstreamIsShownWithItsKindsAndRefusals(t *testing.T) {
 	u := upstreams.Status{
 		Name: "east", Type: "xds", State: upstreams.StateSyncing, Resources: map[string]int{"a/B": 3}, LastError: "connection refused",
 		Status: intake.Status{
-			Pending: []string{"a/v1/C"}, NotOffered: []string{"a/v1/E", "a/v1/F"}, Expired: map[string]int{"a/D": 1}, LeftOut: map[string]int{"loop": 2},
-			Refused: []intake.Refusal{{Resource: "a/B x/y", Reason: "no hosts"}}, RefusedTotal: 4,
+			Pending: []string{"a/v1/C"}, Expired: map[string]int{"a/D": 1},
+			Summary: records.Summary{
+				NotOffered: []string{"a/v1/E", "a/v1/F"}, LeftOut: map[string]int{"loop": 2},
+				Refused: []records.Refusal{{Resource: "a/B x/y", Reason: "no hosts"}}, RefusedTotal: 4,
+			},
 		},
 	}
 	got := Plain(Upstream(u, testNow))

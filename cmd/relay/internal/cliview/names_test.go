@@ -12,6 +12,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // TestNamesThatKubernetesRefusesAreQuoted in every table and sentence, in such a way that a shell takes them.
@@ -32,7 +33,7 @@ func TestNamesThatKubernetesRefusesAreQuoted(t *testing.T) {
 		text string
 		want []string
 	}{
-		"left out": {LeftOut([]intake.LeftOut{{Upstream: "east", Kind: kind.String(), Namespace: odd.Namespace, Name: odd.Name}}), []string{ns, name}},
+		"left out": {LeftOut([]records.LeftOut{{Upstream: "east", Kind: kind.String(), Namespace: odd.Namespace, Name: odd.Name}}), []string{ns, name}},
 		"held":     {Held([]intake.HeldUpstream{{Upstream: "east", Deletions: []intake.HeldDeletion{{Kind: kind.String(), Namespace: odd.Namespace, Name: odd.Name}}}}, testNow), []string{ns, name}},
 		"conflicts": {
 			Conflicts(admin.Conflicts{

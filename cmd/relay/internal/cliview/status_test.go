@@ -15,6 +15,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 var testNow = time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -22,9 +23,9 @@ var testNow = time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
 func TestStatusTables(t *testing.T) {
 	ups := []upstreams.Status{
 		{
-			Name: "east", Type: "xds", Protocol: "delta", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow.Add(-5 * time.Second), LeftOut: map[string]int{"generated": 4}}, Address: "east:15010", Resources: map[string]int{"a/B": 2, "a/C": 3},
+			Name: "east", Type: "xds", Protocol: "delta", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow.Add(-5 * time.Second), Summary: records.Summary{LeftOut: map[string]int{"generated": 4}}}, Address: "east:15010", Resources: map[string]int{"a/B": 2, "a/C": 3},
 		},
-		{Name: "west", Type: "file", State: upstreams.StateFailed, Status: intake.Status{RefusedTotal: 1}},
+		{Name: "west", Type: "file", State: upstreams.StateFailed, Status: intake.Status{Summary: records.Summary{RefusedTotal: 1}}},
 	}
 	synced := downstream.TypeStatus{SentNonce: "1", Synced: true, NACKs: 2}
 	client := func(id string, types ...downstream.TypeStatus) downstream.ClientStatus {

@@ -7,6 +7,7 @@ import (
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 )
 
 // Upstreams returns upstreams as a table, with advice about them. Ages are relative to now.
@@ -60,7 +61,7 @@ func Upstream(u upstreams.Status, now time.Time) string {
 }
 
 // LeftOut returns a table of resources that import rules leave out.
-func LeftOut(all []intake.LeftOut) string {
+func LeftOut(all []records.LeftOut) string {
 	if len(all) == 0 {
 		return "Nothing is left out.\n"
 	}

@@ -1,4 +1,4 @@
-package intake
+package records
 
 import (
 	"iter"
@@ -43,11 +43,11 @@ func (g groups) remove(mark uint64) {
 
 // mark returns the mark of an element of this size, zero for none. The same bytes have another mark
 // if a relay sent them. An element that is too large has none.
-func (in *Intake) mark(mark uint64, size int) uint64 {
+func (rs *Records) mark(mark uint64, size int) uint64 {
 	switch {
-	case mark == 0 || in.tooLarge(size):
+	case mark == 0 || rs.tooLarge(size):
 		return 0
-	case in.believe:
+	case rs.believe:
 		return ^mark
 	default:
 		return mark
@@ -94,13 +94,13 @@ func (s *same) has(mark uint64) bool {
 
 // repeated compares the marks of a complete update with those of the scope. It returns nil when
 // each element must be looked at.
-func (in *Intake) repeated(sc *scope, u *Update) *same {
+func (rs *Records) repeated(sc *scope, u *Update) *same {
 	if !u.Complete || u.Part || sc.parts != nil || u.Marks == nil || sc.marked == 0 {
 		return nil
 	}
 	sums, n := make(groups, len(sc.groups)), 0
 	for mark, size := range u.Marks {
-		if mark = in.mark(mark, size); mark != 0 {
+		if mark = rs.mark(mark, size); mark != 0 {
 			sums.add(mark)
 		}
 		n++
@@ -112,7 +112,7 @@ func (in *Intake) repeated(sc *scope, u *Update) *same {
 			s.n += g.n
 		}
 	}
-	if s.all = s.n == n; s.n == 0 || !s.all && in.repeatsName(sc, u, s) {
+	if s.all = s.n == n; s.n == 0 || !s.all && rs.repeatsName(sc, u, s) {
 		return nil
 	}
 	return s
@@ -120,9 +120,9 @@ func (in *Intake) repeated(sc *scope, u *Update) *same {
 
 // repeatsName reports whether an update has a changed element with the name of an unchanged one:
 // their order decides which counts.
-func (in *Intake) repeatsName(sc *scope, u *Update, s *same) bool {
-	for el := range in.elements(u, s) {
-		name, err := in.peekName(sc.Kind, el)
+func (rs *Records) repeatsName(sc *scope, u *Update, s *same) bool {
+	for el := range rs.elements(u, s) {
+		name, err := rs.peekName(sc.Kind, el)
 		if rec := sc.byName[string(name)]; err == nil && rec != nil && s.has(rec.mark) {
 			return true
 		}
@@ -131,10 +131,10 @@ func (in *Intake) repeatsName(sc *scope, u *Update, s *same) bool {
 }
 
 // elements returns the elements of an update that may have changed.
-func (in *Intake) elements(u *Update, s *same) iter.Seq[Element] {
+func (rs *Records) elements(u *Update, s *same) iter.Seq[Element] {
 	var known Known
 	if s != nil {
-		known = func(mark uint64, size int) bool { return s.has(in.mark(mark, size)) }
+		known = func(mark uint64, size int) bool { return s.has(rs.mark(mark, size)) }
 	}
-	return u.Elements(in.limits.MaxResourceBytes, known)
+	return u.Elements(rs.limits.MaxResourceBytes, known)
 }

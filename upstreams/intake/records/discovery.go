@@ -1,4 +1,4 @@
-package intake
+package records
 
 import (
 	"errors"
@@ -12,13 +12,6 @@ import (
 // Assignment returns the endpoints of a cluster. known is false if the upstream never sent any, not even none. settled
 // is set when the intake need not wait for an answer. Nobody changes the endpoints.
 type Assignment func(cluster string) (all []services.Endpoint, known, settled bool)
-
-// Endpoints is the event that the endpoints of some clusters have changed. The intake reads endpoints with
-// From until the next such event. It imports the services of these clusters again.
-type Endpoints struct {
-	From     Assignment
-	Clusters []string
-}
 
 // discovery has the imported services, and the Envoy clusters with their endpoints.
 type discovery struct {
@@ -109,12 +102,13 @@ func (d *discovery) ask() map[string]struct{} {
 	return d.asked
 }
 
-// reimportServices imports the services with any of these clusters again.
-func (in *Intake) reimportServices(clusters []string, out *Result) {
+// Endpoints imports the services with any of these clusters again. Their endpoints are those of from, until the next call.
+func (rs *Records) Endpoints(from Assignment, clusters []string, out *Result) {
+	rs.discovery.from = from
 	services := map[*record]*scope{}
 	for _, c := range clusters {
-		for rec := range in.discovery.users[c] {
-			services[rec] = in.discovery.services[rec].scope
+		for rec := range rs.discovery.users[c] {
+			services[rec] = rs.discovery.services[rec].scope
 		}
 	}
 	var differ, configs []string // for other endpoints, and for a config that has waited for its endpoints
@@ -124,22 +118,22 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 		}
 		name := rec.original.FullName()
 		if sc.byName[name] != rec {
-			in.refollow(rec, sc)
+			rs.refollow(rec, sc)
 			continue
 		}
-		_, waited := in.discovery.waiting[rec]
+		_, waited := rs.discovery.waiting[rec]
 		before := rec.load(len(name))
-		differs, err := in.importRecord(sc, rec, rec.original, mirror.Way{})
-		in.account(before, rec.load(len(name)))
+		differs, err := rs.importRecord(sc, rec, rec.original, mirror.Way{})
+		rs.account(before, rec.load(len(name)))
 		if err != nil {
-			in.refuse(sc, name, err, out)
+			rs.refuse(sc, name, err, out)
 			continue
 		}
 		if rec.accepted() {
-			in.forgive(sc, name)
+			rs.forgive(sc, name)
 		}
 		if differs {
-			rec.at = seconds(in.now)
+			rec.at = seconds(rs.now)
 			if waited {
 				configs = append(configs, name)
 			} else {
@@ -147,11 +141,9 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 			}
 		}
 	}
-	out.Changed += in.reconcile(in.kind(federation.ServiceEntry), configs)
-	in.addressing = true
-	out.Changed += in.reconcile(in.kind(federation.ServiceEntry), differ)
-	in.addressing = false
+	rs.touch(rs.kind(federation.ServiceEntry), false, configs...)
+	rs.touch(rs.kind(federation.ServiceEntry), true, differ...)
 	for _, sc := range services {
-		in.reportRefused(sc)
+		rs.reportRefused(sc)
 	}
 }

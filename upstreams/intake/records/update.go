@@ -1,4 +1,4 @@
-package intake
+package records
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/internal/panics"
 	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
@@ -37,19 +38,19 @@ type counted struct {
 
 // replace sets a scope to a complete update and its earlier parts. first: it is the first update on
 // its stream. unsure: restored records that are not in the update stay.
-func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out *Result) {
+func (rs *Records) replace(k *kind, sc *scope, u *Update, first, unsure bool, out *Result) {
 	before := sc.parts
 	if before == nil {
-		in.forgiveAll(sc)
+		rs.forgiveAll(sc)
 		before = &counted{}
 	}
-	same := in.repeated(sc, u)
-	t := in.takeElements(sc, u, same, nil, out)
+	same := rs.repeated(sc, u)
+	t := rs.takeElements(sc, u, same, nil, out)
 	t.seen, t.unnamed, t.crowded = t.seen+before.seen, t.unnamed+before.unnamed, before.crowded
 	if sc.parts = nil; u.Part {
 		sc.parts = &counted{seen: t.seen, unnamed: t.unnamed, crowded: t.crowded, resources: before.resources, bytes: before.bytes}
 		if !t.crowded && len(t.late) > 0 {
-			sc.parts.crowded, sc.parts.resources, sc.parts.bytes = true, in.resources, in.bytes
+			sc.parts.crowded, sc.parts.resources, sc.parts.bytes = true, rs.resources, rs.bytes
 		}
 	}
 	if !u.Part {
@@ -64,24 +65,24 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 		out.Refuse(sc.Name, fmt.Errorf("%d elements have no readable name: this response deletes nothing", t.unnamed))
 	default:
 		if t.seen == 0 && len(t.late) == 0 && !first && len(k.scopes) > 1 && k.graceUntil.IsZero() {
-			k.graceUntil = in.now.Add(versionGrace)
+			k.graceUntil = rs.now.Add(versionGrace)
 		}
-		in.deleteWhere(k, sc, maps.All(sc.byName), out, func(rec *record) bool {
+		rs.deleteWhere(k, sc, maps.All(sc.byName), out, func(rec *record) bool {
 			return rec.generation != sc.generation && !same.has(rec.mark) && (!unsure || rec.generation != unconfirmed)
 		})
 	}
 	if len(t.late) > 0 {
-		in.takeElements(sc, u, same, t.late, out) // after the deletions; a part refuses these elements
+		rs.takeElements(sc, u, same, t.late, out) // after the deletions; a part refuses these elements
 	}
 	if t.crowded && !u.Part {
 		// If nothing was deleted since, another list would have the same result, without end.
-		out.Relist = out.Relist || in.resources < before.resources || in.bytes < before.bytes
+		out.Relist = out.Relist || rs.resources < before.resources || rs.bytes < before.bytes
 	}
 }
 
 // patch applies an incomplete update to a scope.
-func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
-	t := in.takeElements(sc, u, nil, nil, out)
+func (rs *Records) patch(k *kind, sc *scope, u *Update, out *Result) {
+	t := rs.takeElements(sc, u, nil, nil, out)
 	defer func() { sc.torn = t.unnamed > 0 || sc.torn && len(sc.refused)+sc.moreRefused > 0 }()
 	if u.Removed == nil {
 		return
@@ -92,7 +93,7 @@ func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
 				name = []byte(mirror.MeshConfigName)
 			}
 			if len(sc.refused) > 0 {
-				in.forgive(sc, string(name))
+				rs.forgive(sc, string(name))
 			}
 			// Allocate no string for an unknown name: there may be millions.
 			if rec := sc.byName[string(name)]; rec != nil && !yield(string(name), rec) {
@@ -100,29 +101,29 @@ func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
 			}
 		}
 	}
-	in.deleteWhere(k, sc, removed, out, func(rec *record) bool { return rec.generation != sc.generation })
+	rs.deleteWhere(k, sc, removed, out, func(rec *record) bool { return rec.generation != sc.generation })
 }
 
-func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *record], out *Result, which func(*record) bool) {
+func (rs *Records) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *record], out *Result, which func(*record) bool) {
 	var gone, kept []string
 	for name, rec := range records {
 		switch {
 		case !which(rec):
-		case in.keep(sc, name, rec):
+		case rs.keep(sc, name, rec):
 			kept = append(kept, name)
-		case in.delete(sc, name, rec):
+		case rs.delete(sc, name, rec):
 			gone = append(gone, name)
 		}
 	}
 	out.Gone += len(gone)
-	out.Changed += in.reconcile(k, kept)
-	in.reconcile(k, gone)
+	rs.touch(k, false, kept...)
+	rs.touch(k, false, gone...)
 }
 
 // takeElements applies the elements of an update that are not in same: all, or those with the
 // numbers in only. An unchanged element costs a hash and a look-up. Nothing is decoded or allocated
 // for it.
-func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, out *Result) (t counted) {
+func (rs *Records) takeElements(sc *scope, u *Update, same *same, only []int32, out *Result) (t counted) {
 	if same != nil && only == nil {
 		t.seen = same.n
 	}
@@ -137,7 +138,7 @@ func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, o
 		}
 	}
 	at := int32(-1)
-	for el := range in.elements(u, same) {
+	for el := range rs.elements(u, same) {
 		if at++; only != nil {
 			if len(only) == 0 {
 				break
@@ -147,66 +148,66 @@ func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, o
 			}
 			only = only[1:]
 		}
-		if el.Mark = in.mark(el.Mark, el.size()); !u.Complete {
+		if el.Mark = rs.mark(el.Mark, el.size()); !u.Complete {
 			el.Mark = 0
 		}
-		name, rec, err := in.find(sc, u, el)
+		name, rec, err := rs.find(sc, u, el)
 		switch {
 		case err != nil:
 			t.unnamed++
-			in.refuse(sc, cmp.Or(string(el.Name), unnamedElement), err, out)
+			rs.refuse(sc, cmp.Or(string(el.Name), unnamedElement), err, out)
 			continue
 		case rec != nil && rec.generation == sc.generation:
-			in.refuse(sc, string(name), errDuplicate, out)
+			rs.refuse(sc, string(name), errDuplicate, out)
 			continue
-		case rec != nil && in.isAsItWas(rec, el.hash(), el.size()): // needs no room
+		case rec != nil && rs.isAsItWas(rec, el.hash(), el.size()): // needs no room
 			t.seen++
 			rec.generation = sc.generation
-			in.bytes -= len(rec.version)
+			rs.bytes -= len(rec.version)
 			rec.setVersion(el.version()) // an istiod's delta stream repeats everything on each push
-			in.bytes += len(rec.version)
+			rs.bytes += len(rec.version)
 			sc.setMark(rec, el.Mark)
 			if len(sc.refused) > 0 {
-				in.forgive(sc, string(name))
+				rs.forgive(sc, string(name))
 			}
 			continue
 		}
-		err = in.room(sc, rec, name, el)
-		if errors.Is(err, errFull) && in.makeRoom(string(name)) {
+		err = rs.room(sc, rec, name, el)
+		if errors.Is(err, errFull) && rs.makeRoom(string(name)) {
 			rec = sc.byName[string(name)]
-			err = in.room(sc, rec, name, el)
+			err = rs.room(sc, rec, name, el)
 		}
 		if err != nil {
-			if back := (&record{}); rec == nil && in.tooLarge(el.size()) && in.revive(back, sc.Kind, string(name)) {
-				in.account(load{}, back.load(len(name)))
+			if back := (&record{}); rec == nil && rs.tooLarge(el.size()) && rs.revive(back, sc.Kind, string(name)) {
+				rs.account(load{}, back.load(len(name)))
 				rec, sc.byName[string(name)] = back, back
 				changed = append(changed, string(name))
 			}
 			switch {
 			case rec != nil:
 				t.seen++
-				in.endKeep(sc, rec)
+				rs.endKeep(sc, rec)
 				rec.hash, rec.generation = xxh3.Uint128{}, sc.generation
 				sc.setMark(rec, 0)
 			case only == nil && u.Complete && errors.Is(err, errFull):
 				t.late = append(t.late, at)
 				continue
 			}
-			in.refuse(sc, string(name), err, out)
+			rs.refuse(sc, string(name), err, out)
 			continue
 		}
 		t.seen++
-		if full, differs := in.takeElement(sc, rec, name, el, out); differs {
+		if full, differs := rs.takeElement(sc, rec, name, el, out); differs {
 			changed = append(changed, full)
 		}
 	}
-	out.Changed += in.reconcile(in.kind(sc.Kind), changed)
+	rs.touch(rs.kind(sc.Kind), false, changed...)
 	return t
 }
 
 // find returns the name of an element, and the record of that name or nil.
-func (in *Intake) find(sc *scope, u *Update, el Element) (name []byte, rec *record, err error) {
-	name, err = in.peekName(sc.Kind, el)
+func (rs *Records) find(sc *scope, u *Update, el Element) (name []byte, rec *record, err error) {
+	name, err = rs.peekName(sc.Kind, el)
 	rec = sc.byName[string(name)]
 	switch {
 	case err != nil || el.Resource != nil || el.Decode != nil || sc.Kind == mirror.MeshConfig:
@@ -221,24 +222,24 @@ func (in *Intake) find(sc *scope, u *Update, el Element) (name []byte, rec *reco
 }
 
 // isAsItWas reports whether a record was made from an element of this hash and size.
-func (in *Intake) isAsItWas(rec *record, hash xxh3.Uint128, size int) bool {
-	return rec.accepted() && rec.relayed == in.believe && !in.tooLarge(size) && rec.hash == hash
+func (rs *Records) isAsItWas(rec *record, hash xxh3.Uint128, size int) bool {
+	return rec.accepted() && rec.relayed == rs.believe && !rs.tooLarge(size) && rec.hash == hash
 }
 
 // takeElement applies one new or changed element. rec is nil for a new name. It returns the name,
 // and whether the content of the record changed.
-func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, out *Result) (full string, differs bool) {
+func (rs *Records) takeElement(sc *scope, rec *record, name []byte, el Element, out *Result) (full string, differs bool) {
 	if rec != nil {
 		rec.generation = sc.generation
 		if len(sc.refused) > 0 {
-			in.forgive(sc, string(name))
+			rs.forgive(sc, string(name))
 		}
 		full = string(name)
-		return full, in.accept(sc, rec, full, el, out)
+		return full, rs.accept(sc, rec, full, el, out)
 	}
 	rec, full = &record{generation: sc.generation}, string(name)
-	in.forgive(sc, full)
-	differs = in.accept(sc, rec, full, el, out)
+	rs.forgive(sc, full)
+	differs = rs.accept(sc, rec, full, el, out)
 	if rec.resource != nil && rec.resource.FullName() == full {
 		full = rec.resource.FullName() // share one string, unless the name was rewritten
 	}
@@ -249,78 +250,81 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 // accept applies a new or changed element and reports whether the content of the record changed.
 // After an error or a panic, the last good content stays, also if its deletion waits. Content that
 // panicked is not tried again.
-func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *Result) bool {
+func (rs *Records) accept(sc *scope, rec *record, name string, el Element, out *Result) bool {
 	was, before := rec.resource, load{}
 	if sc.byName[name] == rec {
 		before = rec.load(len(name))
 	}
-	defer func() { in.account(before, rec.load(len(name))) }()
-	rec.hash, rec.relayed = el.hash(), in.believe
-	in.endKeep(sc, rec)
+	defer func() { rs.account(before, rec.load(len(name))) }()
+	rec.hash, rec.relayed = el.hash(), rs.believe
+	rs.endKeep(sc, rec)
 	sc.setMark(rec, el.Mark)
 	rec.setVersion(el.version())
 	err := errPanicked
 	if sc.panicked[name] != rec.hash {
 		var differs bool
-		if differs, err = in.decode(sc, rec, name, el); err == nil {
+		if differs, err = rs.decode(sc, rec, name, el); err == nil {
 			delete(sc.panicked, name)
 			if rec.resource == nil || !rec.resource.Equal(was) {
-				rec.at = seconds(in.now)
+				rec.at = seconds(rs.now)
 			}
 			return differs
 		}
 	}
-	if errors.As(err, new(*mirror.Panic)) && len(sc.panicked) < maxKeptRefused {
+	if errors.As(err, new(*panics.Panic)) && len(sc.panicked) < maxKeptRefused {
 		if sc.panicked == nil {
 			sc.panicked = map[string]xxh3.Uint128{}
 		}
 		sc.panicked[name] = rec.hash
 	}
-	in.refuse(sc, name, err, out)
+	rs.refuse(sc, name, err, out)
 	rec.hash = xxh3.Uint128{} // check and report it again each time
 	sc.setMark(rec, 0)
-	return in.revive(rec, sc.Kind, name)
+	return rs.revive(rec, sc.Kind, name)
 }
 
 // decode sets the content of a record from an element, or returns the mistake in the element.
-func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (differs bool, err error) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			differs, err = false, in.panicked(name, p)
-		}
-	}()
-	stamp := in.rules.stamp
-	if in.believe {
-		stamp = in.rules.relayStamp
+func (rs *Records) decode(sc *scope, rec *record, name string, el Element) (differs bool, err error) {
+	stamp := rs.rules.stamp
+	if rs.believe {
+		stamp = rs.rules.relayStamp
 	}
 	if el.Resource != nil {
-		return in.importRecord(sc, rec, el.Resource.Stamped(stamp), mirror.Way{})
+		return rs.importRecord(sc, rec, el.Resource.Stamped(stamp), mirror.Way{})
 	}
 	if el.Decode != nil {
-		return in.decodeObject(sc, rec, el.Decode, stamp)
+		return rs.decodeObject(sc, rec, name, el.Decode, stamp)
 	}
-	if r := in.twin(sc, rec, name); r != nil {
-		return in.importRecord(sc, rec, r, mirror.Way{})
+	if r := rs.twin(sc, rec, name); r != nil {
+		return rs.importRecord(sc, rec, r, mirror.Way{})
 	}
-	r, way, err := mirror.DecodeStamped(sc.Kind, el.Raw, in.name, stamp)
+	var r *mirror.Resource
+	var way mirror.Way
+	if p := panics.Try(func() { r, way, err = mirror.DecodeStamped(sc.Kind, el.Raw, rs.name, stamp) }); p != nil {
+		err = rs.Panicked(name, p)
+	}
 	if err != nil {
 		return false, err
 	}
 	if rec.version == r.SourceVersion() {
 		rec.version = r.SourceVersion() // a relay gives both the same: share one string
 	}
-	return in.importRecord(sc, rec, r, way)
+	return rs.importRecord(sc, rec, r, way)
 }
 
 // decodeObject sets the content of a record from Element.Decode. The author of the object may have
 // copied it from a relay, with its path.
-func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Resource, bool, error), stamp *mirror.Stamp) (differs bool, err error) {
+func (rs *Records) decodeObject(sc *scope, rec *record, name string, decode func() (*mirror.Resource, bool, error), stamp *mirror.Stamp) (differs bool, err error) {
 	why := imported
-	r, lacks, err := decode()
+	var r *mirror.Resource
+	lacks := false
+	if p := panics.Try(func() { r, lacks, err = decode() }); p != nil {
+		err = rs.Panicked(name, p)
+	}
 	if left := (*LeftOutError)(nil); errors.As(err, &left) {
 		why, err = leftOutBy(cmp.Or(left.Reason, reasonUnhealthy), left.Detail), nil
 	} else if err == nil {
-		why = in.rules.passed(mirror.Way{Path: r.Provenance().Path}, true)
+		why = rs.rules.passed(mirror.Way{Path: r.Provenance().Path}, true)
 	}
 	switch {
 	case err != nil:
@@ -330,10 +334,10 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 			rec.version = r.SourceVersion() // share one string
 		}
 		rec.lacks = lacks
-		return in.importRecord(sc, rec, r.Stamped(stamp), mirror.Way{})
+		return rs.importRecord(sc, rec, r.Stamped(stamp), mirror.Way{})
 	}
 	differs = rec.resource != nil
-	in.detach(sc, rec)
+	rs.detach(sc, rec)
 	sc.setLeftOut(rec, why)
 	rec.resource, rec.original = nil, nil
 	return differs, nil
@@ -341,8 +345,8 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 
 // twin returns the resource that another scope of the kind has made from the same bytes, or nil. A server may
 // send the same bytes for each version of a kind. They need no second check by the rules.
-func (in *Intake) twin(sc *scope, rec *record, name string) *mirror.Resource {
-	for _, other := range in.kind(sc.Kind).scopes {
+func (rs *Records) twin(sc *scope, rec *record, name string) *mirror.Resource {
+	for _, other := range rs.kind(sc.Kind).scopes {
 		t := other.byName[name]
 		if other != sc && t != nil && t.resource != nil && t.hash == rec.hash && t.relayed == rec.relayed {
 			return cmp.Or(t.original, t.resource)
@@ -383,10 +387,10 @@ func (el Element) version() []byte {
 }
 
 // peekName returns the name of an element. An empty name is an error: it may be the rest of any.
-func (in *Intake) peekName(kind mirror.Kind, el Element) ([]byte, error) {
+func (rs *Records) peekName(kind mirror.Kind, el Element) ([]byte, error) {
 	if el.Resource != nil {
-		in.nameBuffer = append(in.nameBuffer[:0], el.Resource.FullName()...)
-		return in.nameBuffer, nil
+		rs.nameBuffer = append(rs.nameBuffer[:0], el.Resource.FullName()...)
+		return rs.nameBuffer, nil
 	}
 	if el.Decode != nil {
 		return el.Name, nil

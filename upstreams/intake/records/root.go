@@ -1,4 +1,4 @@
-package intake
+package records
 
 import (
 	"cmp"
@@ -6,9 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
-	"meshrelay/events"
 	"meshrelay/federation/filter"
 	"meshrelay/internal/identity"
 	"meshrelay/internal/text"
@@ -52,90 +50,85 @@ func (im *Rules) checkRoot(k mirror.Key) leftOut {
 
 // addRoot notes a root namespace that a MeshConfig names, also one that is not imported. Those before it count, too, until an
 // operator releases the change. reroot applies it.
-func (in *Intake) addRoot(root string) {
-	roots := strings.Split(cmp.Or(in.root, filter.DefaultRoot), ",")
-	if slices.Contains(roots, root) || strings.Contains(root, ",") || len(in.root)+len(root) > maxRoots {
+func (rs *Records) addRoot(root string) {
+	roots := strings.Split(cmp.Or(rs.roots.all, filter.DefaultRoot), ",")
+	if slices.Contains(roots, root) || strings.Contains(root, ",") || len(rs.roots.all)+len(root) > maxRoots {
 		return // no namespace has such a name
 	}
-	in.root = strings.Join(append(roots, root), ",")
-	in.journal.reported = time.Time{}
-	in.note(slog.LevelWarn, "root namespaces added", "roots", text.Abbreviate(in.root), "see", "relay release "+in.name+" --all")
+	rs.roots.all = strings.Join(append(roots, root), ",")
+	rs.news = true
+	rs.tell.Note(slog.LevelWarn, "root namespaces added", "roots", text.Abbreviate(rs.roots.all), "see", "relay release "+rs.name+" --all")
 }
 
-// Rooted is the event that the MeshConfig that is served names a root namespace.
-type Rooted struct{ Namespace string }
-
-func (e Rooted) step(in *Intake, out *Output) {
-	in.meshRoot = e.Namespace
-	in.addRoot(in.meshRoot)
-	in.reroot(&out.Result)
+// Rooted notes the root namespace that the served MeshConfig names.
+func (rs *Records) Rooted(namespace string) {
+	rs.roots.mesh = namespace
+	rs.addRoot(namespace)
 }
 
-// releaseRoots has only those root namespaces count that MeshConfigs name now. It reports whether others did.
-func (in *Intake) releaseRoots(o Order, out *Output) bool {
-	named := slices.DeleteFunc(strings.Split(in.root, ","), func(root string) bool { return root != in.ownRoot && root != in.meshRoot })
-	now := strings.Join(named, ",")
-	if !o.All || now == "" || now == in.root {
-		return false
+// NamedRoots returns the root namespaces that MeshConfigs name now, of those that count; empty if they are the same or unknown.
+func (rs *Records) NamedRoots() string {
+	named := slices.DeleteFunc(strings.Split(rs.roots.all, ","), func(root string) bool { return root != rs.roots.own && root != rs.roots.mesh })
+	if now := strings.Join(named, ","); now != rs.roots.all {
+		return now
 	}
-	if !o.DryRun {
-		in.tellOrder(o, events.Event{Type: events.Released, Text: "root namespaces are now " + now + ", before " + in.root})
-		in.root = now
-		in.journal.reported = time.Time{}
-		in.reroot(&out.Result)
-	}
-	return true
+	return ""
 }
 
-// reroot judges all resources again that come from, or into, root namespaces that have changed. What is left out goes without
+// SetRoots sets the root namespaces that count, joined by commas; empty if they are unknown.
+func (rs *Records) SetRoots(all string) { rs.roots.all = all; rs.news = true }
+
+// Roots returns the root namespaces that count, joined by commas; empty if they are unknown.
+func (rs *Records) Roots() string { return rs.roots.all }
+
+// Reroot judges all resources again that come from, or into, root namespaces that have changed. What is left out goes without
 // the guard: a rule of the config leaves it out.
-func (in *Intake) reroot(out *Result) {
-	before, next := in.rules, in.rules.withRoot(in.root)
+func (rs *Records) Reroot(out *Result) {
+	before, next := rs.rules, rs.rules.withRoot(rs.roots.all)
 	if next == before {
 		return
 	}
-	in.rules = next
+	rs.rules = next
 	back := map[*kind][]string{}
-	in.all(func(sc *scope, name string, rec *record) {
-		k := in.kind(sc.Kind)
+	rs.all(func(sc *scope, name string, rec *record) {
+		k := rs.kind(sc.Kind)
 		key, ok := keyOf(k.kind, name)
 		switch {
 		case !ok || (next.checkRoot(key) == imported) == (before.checkRoot(key) == imported):
 			return
 		case sc.Name == extensions.Name: // it comes back with its WasmPlugin
-			in.delete(sc, name, rec)
-			in.expel(next.keyOf(key))
+			rs.delete(sc, name, rec)
+			rs.ruleOut(next.keyOf(key))
 			return
 		}
-		if in.rejudge(sc, rec, name, out); next.checkRoot(key) == imported {
+		if rs.rejudge(sc, rec, name, out); next.checkRoot(key) == imported {
 			back[k] = append(back[k], name)
 		} else {
 			delete(k.pending, name)
-			in.expel(next.keyOf(key))
+			rs.ruleOut(next.keyOf(key))
 		}
 	})
-	for key, f := range in.former {
+	for key, f := range rs.former {
 		if original, ok := keyOf(key.Kind, f.name()); ok && next.checkRoot(original) != imported {
-			in.expel(key)
+			rs.ruleOut(key)
 		}
 	}
 	for k, names := range back {
-		out.Changed += in.reconcile(k, names)
+		rs.touch(k, false, names...)
 	}
-	in.gate.Meant()
 }
 
 // rejudge imports the content of a record again.
-func (in *Intake) rejudge(sc *scope, rec *record, name string, out *Result) {
+func (rs *Records) rejudge(sc *scope, rec *record, name string, out *Result) {
 	r := cmp.Or(rec.original, rec.resource)
 	if r == nil {
 		return
 	}
 	before := rec.load(len(name))
-	_, err := in.importRecord(sc, rec, r, mirror.Way{})
-	in.account(before, rec.load(len(name)))
+	_, err := rs.importRecord(sc, rec, r, mirror.Way{})
+	rs.account(before, rec.load(len(name)))
 	if err != nil {
-		in.refuse(sc, name, err, out)
+		rs.refuse(sc, name, err, out)
 	}
 }
 
@@ -144,19 +137,20 @@ func (im *Rules) trusts(server []string) bool {
 	return len(im.via) == 0 || slices.ContainsFunc(im.via, func(p identity.Pattern) bool { return slices.ContainsFunc(server, p.Matches) })
 }
 
-// meet notes the identities of a server. The disk keeps them with the provenance that was believed from it.
-func (in *Intake) meet(server []string) {
-	if !slices.Equal(in.server, server) {
-		in.server = slices.Clone(server)
-		in.journal.reported = time.Time{}
+// Meet notes the identities of a server. The disk keeps them with the provenance that was believed from it.
+func (rs *Records) Meet(server []string, believe bool) {
+	rs.believe = believe && rs.rules.trusts(server)
+	if !slices.Equal(rs.server, server) {
+		rs.server = slices.Clone(server)
+		rs.news = true
 	}
 }
 
 // judgeProvenance drops the provenance of a resource from the disk or from a former source, if the present rules would
 // not believe the server that it came from.
-func (in *Intake) judgeProvenance(r *mirror.Resource) *mirror.Resource {
-	if in.rules.relayed && !in.rules.trusts(in.server) && in.rules.believed(r) {
-		return r.Stamped(in.rules.stamp)
+func (rs *Records) judgeProvenance(r *mirror.Resource) *mirror.Resource {
+	if rs.rules.relayed && !rs.rules.trusts(rs.server) && rs.rules.believed(r) {
+		return r.Stamped(rs.rules.stamp)
 	}
 	return r
 }

@@ -1,4 +1,4 @@
-package intake
+package records
 
 import (
 	"cmp"
@@ -17,27 +17,9 @@ import (
 const (
 	maxKeptRefused = 10_000  // refused names of one scope
 	maxNotes       = 1 << 20 // bytes of all refused names and reasons, or an eighth of limits.maxBytes if that is less
-	maxReason      = 512     // bytes of the reason of a refusal
+	MaxReason      = 512     // bytes of the reason of a refusal
 	maxKeptName    = 1024    // bytes of a name: a namespace and a name have 253 characters at most
 )
-
-// records are the resources of the source.
-type records struct {
-	scopes           map[string]*scope
-	kinds            map[mirror.Kind]*kind
-	resources, bytes int // records with content, and what all of them take
-	notes            int // bytes of refused names and reasons
-	beside           int // bytes that the source keeps
-	discovery        *discovery
-	believe          bool // the source is a relay, so its provenance paths are trusted
-}
-
-func newRecords() records {
-	return records{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}, discovery: &discovery{
-		services: map[*record]service{}, waiting: map[*record]struct{}{},
-		users: map[string]map[*record]struct{}{}, asked: map[string]struct{}{},
-	}}
-}
 
 // kind is one kind of resource.
 type kind struct {
@@ -135,9 +117,9 @@ func (r *record) size() (n int) {
 	return n
 }
 
-// kept returns a record with content for the disk or for the next source. Without a hash, the
+// saved returns a record with content for the disk or for the next source. Without a hash, the
 // content is decoded when it comes again.
-func (im *Rules) kept(sc *scope, r *record) state.Record {
+func (im *Rules) saved(sc *scope, r *record) state.Record {
 	out := state.Record{Resource: r.resource, Original: r.original, Version: r.version, Hash: r.hash.Bytes(), At: r.since()}
 	if r.lacks {
 		out.Hash = [16]byte{}
@@ -157,7 +139,7 @@ func (r *record) setVersion(version []byte) {
 }
 
 // kind returns the entry of a kind, and makes one if there is none.
-func (rs *records) kind(of mirror.Kind) *kind {
+func (rs *Records) kind(of mirror.Kind) *kind {
 	k := rs.kinds[of]
 	if k == nil {
 		k = &kind{kind: of, unanswered: map[string]bool{}}
@@ -167,7 +149,7 @@ func (rs *records) kind(of mirror.Kind) *kind {
 }
 
 // scope returns the entries of a scope and of its kind, and makes them if there are none.
-func (rs *records) scope(s Scope) (*kind, *scope) {
+func (rs *Records) scope(s Scope) (*kind, *scope) {
 	k := rs.kind(s.Kind)
 	sc := rs.scopes[s.Name]
 	if sc == nil {
@@ -179,7 +161,7 @@ func (rs *records) scope(s Scope) (*kind, *scope) {
 	return k, sc
 }
 
-func (rs *records) all(f func(*scope, string, *record)) {
+func (rs *Records) all(f func(*scope, string, *record)) {
 	for _, sc := range rs.scopes {
 		for name, rec := range sc.byName {
 			f(sc, name, rec)
@@ -187,13 +169,13 @@ func (rs *records) all(f func(*scope, string, *record)) {
 	}
 }
 
-// Kept returns about how many bytes limits.maxBytes counts.
-func (rs *records) Kept() int { return rs.bytes + rs.notes + rs.beside }
+// Size returns about how many bytes limits.maxBytes counts.
+func (rs *Records) Size() int { return rs.bytes + rs.notes + rs.beside }
 
-// Keep implements upstreams.Feed.
-func (in *Intake) Keep(n int) (fits bool) {
-	in.beside = max(in.beside+n, 0) // after a panic, a former source may still free what it has kept
-	return in.limits.MaxBytes == 0 || in.Kept() <= in.limits.MaxBytes
+// Keep adds to the bytes that the source keeps. It reports whether all of them fit limits.maxBytes.
+func (rs *Records) Keep(n int) (fits bool) {
+	rs.beside = max(rs.beside+n, 0) // after a panic, a former source may still free what it has kept
+	return rs.limits.MaxBytes == 0 || rs.Size() <= rs.limits.MaxBytes
 }
 
 // load is what a record takes.
@@ -216,7 +198,7 @@ func (r *record) load(nameLen int) load {
 }
 
 // account counts that a record takes after in place of before.
-func (rs *records) account(before, after load) {
+func (rs *Records) account(before, after load) {
 	rs.bytes += after.bytes - before.bytes
 	switch {
 	case !before.content && after.content:
@@ -257,7 +239,7 @@ func (sc *scope) setLeftOut(rec *record, why leftOut) {
 }
 
 // refuse notes that the newest content of a name is refused.
-func (in *Intake) refuse(sc *scope, name string, err error, out *Result) {
+func (rs *Records) refuse(sc *scope, name string, err error, out *Result) {
 	if len(out.Refused) < maxNamed {
 		out.Refuse(sc.Name+" "+text.Abbreviate(name), err)
 	} else {
@@ -266,13 +248,13 @@ func (in *Intake) refuse(sc *scope, name string, err error, out *Result) {
 	if len(name) > maxKeptName {
 		name = text.Abbreviate(name)
 	}
-	in.forgive(sc, name)
-	reason := text.Shorten(err.Error(), maxReason)
+	rs.forgive(sc, name)
+	reason := text.Shorten(err.Error(), MaxReason)
 	cost, most := noteBytes+len(name)+len(reason), maxNotes
-	if l := in.limits.MaxBytes; l > 0 {
+	if l := rs.limits.MaxBytes; l > 0 {
 		most = min(most, l/8)
 	}
-	if len(sc.refused) >= maxKeptRefused || in.notes+cost > most {
+	if len(sc.refused) >= maxKeptRefused || rs.notes+cost > most {
 		sc.moreRefused++
 		return
 	}
@@ -280,7 +262,7 @@ func (in *Intake) refuse(sc *scope, name string, err error, out *Result) {
 		sc.refused = map[string]string{}
 	}
 	sc.refused[name] = reason
-	in.notes += cost
+	rs.notes += cost
 	sc.reported = -1
 }
 
@@ -288,7 +270,7 @@ func (in *Intake) refuse(sc *scope, name string, err error, out *Result) {
 const noteBytes = 64
 
 // forgive drops the note that a name was refused.
-func (rs *records) forgive(sc *scope, name string) {
+func (rs *Records) forgive(sc *scope, name string) {
 	if reason, is := sc.refused[name]; is {
 		rs.notes -= noteBytes + len(name) + len(reason)
 		delete(sc.refused, name)
@@ -296,7 +278,7 @@ func (rs *records) forgive(sc *scope, name string) {
 }
 
 // forgiveAll drops the notes of all refused names.
-func (rs *records) forgiveAll(sc *scope) {
+func (rs *Records) forgiveAll(sc *scope) {
 	for name := range sc.refused {
 		rs.forgive(sc, name)
 	}
@@ -306,20 +288,20 @@ func (rs *records) forgiveAll(sc *scope) {
 // dropUnopened deletes the records of scopes that the open stream does not have, once it has
 // answered the others. A relay is asked for one version: records in others came from another
 // server.
-func (in *Intake) dropUnopened(k *kind) {
-	if !in.open || len(k.unanswered) > 0 || len(in.opened) == 0 {
+func (rs *Records) dropUnopened(k *kind) {
+	if !rs.open || len(k.unanswered) > 0 || len(rs.opened) == 0 {
 		return
 	}
 	for _, sc := range k.scopes {
-		if len(sc.byName) > 0 && !slices.Contains(in.opened, sc.Name) && sc.Name != extensions.Name {
-			in.reconcile(k, in.deleteAll(sc))
+		if len(sc.byName) > 0 && !slices.Contains(rs.opened, sc.Name) && sc.Name != extensions.Name {
+			rs.touch(k, false, rs.deleteAll(sc)...)
 		}
 	}
 }
 
-// hasUnconfirmed reports whether the present source has not sent some of the records.
-func (in *Intake) hasUnconfirmed() bool {
-	for _, sc := range in.scopes {
+// HasUnconfirmed reports whether the present source has not sent some of the records.
+func (rs *Records) HasUnconfirmed() bool {
+	for _, sc := range rs.scopes {
 		for _, rec := range sc.byName {
 			if rec.generation == unconfirmed {
 				return true
@@ -329,10 +311,10 @@ func (in *Intake) hasUnconfirmed() bool {
 	return false
 }
 
-// isTorn reports whether the source has sent elements without a readable name. A name that seems
+// IsTorn reports whether the source has sent elements without a readable name. A name that seems
 // gone may be theirs.
-func (in *Intake) isTorn() bool {
-	for _, sc := range in.scopes {
+func (rs *Records) IsTorn() bool {
+	for _, sc := range rs.scopes {
 		if sc.torn {
 			return true
 		}
@@ -341,34 +323,34 @@ func (in *Intake) isTorn() bool {
 }
 
 // settle reconciles the pending names of a kind, unless it still waits.
-func (in *Intake) settle(k *kind) {
+func (rs *Records) settle(k *kind) {
 	if len(k.pending) == 0 || k.waits() {
 		return
 	}
 	names := slices.Collect(maps.Keys(k.pending))
 	clear(k.pending)
-	in.reconcile(k, names)
+	rs.touch(k, false, names...)
 }
 
 // Pending returns the names of the opened scopes that the source has never answered, and may offer.
-func (in *Intake) Pending() (names []string) {
-	for _, name := range in.opened {
-		if in.pends(name) {
+func (rs *Records) Pending() (names []string) {
+	for _, name := range rs.opened {
+		if rs.pends(name) {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-func (in *Intake) pends(name string) bool {
-	sc := in.scopes[name]
+func (rs *Records) pends(name string) bool {
+	sc := rs.scopes[name]
 	return sc == nil || !sc.answered && !sc.silent
 }
 
 // Versions returns the names in a scope, each with the version that the source gave. The version of
 // content that was not accepted is empty, so that the source sends it again.
-func (in *Intake) Versions(name string) map[string]string {
-	sc := in.scopes[name]
+func (rs *Records) Versions(name string) map[string]string {
+	sc := rs.scopes[name]
 	if sc == nil || len(sc.byName) == 0 || sc.Kind == mirror.MeshConfig {
 		return nil // an istiod's MeshConfig has no name
 	}
@@ -384,11 +366,11 @@ func (in *Intake) Versions(name string) map[string]string {
 }
 
 // Holds reports whether the accepted content of a name has this digest and size (Element.Decode).
-func (in *Intake) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
-	sc := in.scopes[scope]
+func (rs *Records) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
+	sc := rs.scopes[scope]
 	if sc == nil {
 		return false
 	}
 	rec := sc.byName[name]
-	return rec != nil && in.isAsItWas(rec, digest, size)
+	return rec != nil && rs.isAsItWas(rec, digest, size)
 }

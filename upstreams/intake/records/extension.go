@@ -1,4 +1,4 @@
-package intake
+package records
 
 import (
 	"strings"
@@ -13,20 +13,20 @@ var extensions = DerivedScope(federation.TrafficExtension)
 // extend makes the TrafficExtension of a WasmPlugin follow the WasmPlugin's record, nil if it has none: it is imported,
 // held and frozen with it. A TrafficExtension of that name which the source has itself is served instead. It returns the
 // name of the TrafficExtension.
-func (in *Intake) extend(name string, plugin *record) string {
+func (rs *Records) extend(name string, plugin *record) string {
 	name += federation.Translated
-	_, sc := in.scope(extensions)
+	_, sc := rs.scope(extensions)
 	sc.answered = true
 	rec := sc.byName[name]
 	if plugin == nil {
 		if rec != nil {
-			in.delete(sc, name, rec)
+			rs.delete(sc, name, rec)
 		}
 		return name
 	}
 	made, err := federation.ExtensionOf(plugin.resource)
 	if err != nil {
-		in.refuse(sc, name, err, &Result{})
+		rs.refuse(sc, name, err, &Result{})
 		return name
 	}
 	before := load{}
@@ -39,7 +39,7 @@ func (in *Intake) extend(name string, plugin *record) string {
 	if rec.resource == nil || !rec.resource.Equal(made) {
 		rec.resource, rec.at = made, plugin.at
 	}
-	in.account(before, rec.load(len(name)))
+	rs.account(before, rec.load(len(name)))
 	return name
 }
 

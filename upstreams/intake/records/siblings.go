@@ -1,4 +1,4 @@
-package intake
+package records
 
 import "meshrelay/mirror"
 
@@ -28,25 +28,4 @@ func (r *record) setSiblings(all []*mirror.Resource, former *record) {
 // sibling returns a sibling as a record.
 func (r *record) sibling(s *mirror.Resource) *record {
 	return &record{resource: s, original: r.original, at: r.at, relayed: r.relayed}
-}
-
-// serveSiblings serves the siblings of a record whose own key is served. It reports whether clients see a change.
-func (in *Intake) serveSiblings(rec *record, sc *scope) (changed bool) {
-	for key, s := range rec.siblings {
-		in.gate.Follow(key)
-		differs := false
-		switch {
-		case s == nil:
-			delete(rec.siblings, key)
-			if differs = in.gate.Drop(key); differs {
-				in.gate.Disown(key)
-			}
-		case in.gate.Frozen():
-			in.follow(key, rec.resource.Key(), rec.sibling(s), sc)
-		default:
-			_, differs = in.put(key, s, origin{record: rec.sibling(s), scope: sc, endpoints: in.addressing})
-		}
-		changed = changed || differs
-	}
-	return changed
 }

@@ -1,4 +1,4 @@
-package intake
+package records
 
 import (
 	"cmp"
@@ -20,10 +20,10 @@ import (
 	"meshrelay/federation/rewrite"
 	"meshrelay/federation/services"
 	"meshrelay/internal/identity"
+	"meshrelay/internal/panics"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/state"
-	"meshrelay/upstreams/intake/gate"
 )
 
 // Reasons why a resource is left out, in addition to those of the filter.
@@ -56,7 +56,7 @@ type leftOut = unique.Handle[struct{ reason, detail string }]
 var imported leftOut
 
 func leftOutBy(reason, detail string) leftOut {
-	return unique.Make(struct{ reason, detail string }{reason, text.Shorten(detail, maxReason)})
+	return unique.Make(struct{ reason, detail string }{reason, text.Shorten(detail, MaxReason)})
 }
 
 // Rules decide which resources of one source are imported, and how they are rewritten. They are
@@ -171,8 +171,8 @@ func (im *Rules) Version() string { return im.version }
 // keyOf returns the served key of a resource of the source.
 func (im *Rules) keyOf(k mirror.Key) mirror.Key { return im.rewriter.Key(k) }
 
-// admits reports whether a record from disk has a namespace, or needs none.
-func (im *Rules) admits(r state.Record) bool {
+// Admits reports whether a record from disk has a namespace, or needs none.
+func (im *Rules) Admits(r state.Record) bool {
 	original := cmp.Or(r.Original, r.Resource)
 	return original.Namespace() != "" || original.Kind() == mirror.MeshConfig || im.filter.PassesNamespace(original.Kind(), original.Namespace())
 }
@@ -321,28 +321,21 @@ func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments, rel
 
 // importRecord sets the content of a record to r, which came by way: left out or reshaped. It
 // reports whether the content changed. An error leaves the record as it is.
-func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way mirror.Way) (differs bool, err error) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			differs, err = false, in.panicked(r.FullName(), p)
-		}
-	}()
-	if in.fault != nil {
-		in.fault(r)
-	}
+func (rs *Records) importRecord(sc *scope, rec *record, r *mirror.Resource, way mirror.Way) (differs bool, err error) {
 	if r.Kind() == mirror.MeshConfig {
-		in.ownRoot = RootOf(r)
-		in.addRoot(in.ownRoot)
+		rs.roots.own = RootOf(r)
+		rs.addRoot(rs.roots.own)
 	}
 	had := rec.resource != nil
-	defer func() { in.parents = in.parents || r.Kind() == federation.ServiceEntry && had != (rec.resource != nil) }()
+	defer func() { rs.parents = rs.parents || r.Kind() == federation.ServiceEntry && had != (rec.resource != nil) }()
 	if !rec.relayed && r.Kind() == federation.ServiceEntry {
 		if r, err = services.Believed(r); err != nil {
 			return false, err
 		}
 	}
-	if why := in.check(rec, r, way); why != imported {
-		in.detach(sc, rec)
+	why, held, siblings, err := rs.judge(sc, rec, r, way)
+	if why != imported {
+		rs.detach(sc, rec)
 		sc.setLeftOut(rec, why)
 		rec.resource, rec.original = nil, nil
 		reason := filter.Reason(why.Value().reason)
@@ -351,51 +344,66 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 		}
 		return had, nil
 	}
-	held, siblings, err := in.reshape(sc, rec, r)
 	waits := errors.Is(err, errWaiting) || errors.Is(err, errUnanswered)
 	switch {
-	case waits && (had || in.revive(rec, sc.Kind, r.FullName())):
+	case waits && (had || rs.revive(rec, sc.Kind, r.FullName())):
 		rec.original = r // the former content is served until then
 		return !had, nil
 	case waits, errors.Is(err, services.ErrUnreachable):
 		if !waits {
-			in.detach(sc, rec)
+			rs.detach(sc, rec)
 		}
 		sc.setLeftOut(rec, leftOutBy(reasonEndpoints, err.Error()))
 		rec.resource, rec.original = nil, r
 		return had, nil
 	case err != nil:
 		// The record keeps the last good content: follow the endpoints of that.
-		if rec.original != nil && in.rules.discovers(rec.original, rec.relayed) {
-			in.discovery.follow(sc, rec, rec.original) //nolint:errcheck // it was followed before
+		if rec.original != nil && rs.rules.discovers(rec.original, rec.relayed) {
+			rs.discovery.follow(sc, rec, rec.original) //nolint:errcheck // it was followed before
 		}
 		return false, err
 	}
 	sc.setLeftOut(rec, imported)
 	rec.resource, rec.original = held, nil
-	rec.setSiblings(siblings, in.former[held.Key()])
+	rec.setSiblings(siblings, rs.former[held.Key()])
 	if held != r {
 		rec.original = r
 	}
 	return true, nil
 }
 
+// judge returns why a resource is left out, or the content of its record and its siblings. A panic is an error of the resource.
+func (rs *Records) judge(sc *scope, rec *record, r *mirror.Resource, way mirror.Way) (why leftOut, held *mirror.Resource, siblings []*mirror.Resource, err error) {
+	p := panics.Try(func() {
+		if rs.Fault != nil {
+			rs.Fault(r)
+		}
+		if why = rs.check(rec, r, way); why == imported {
+			held, siblings, err = rs.reshape(sc, rec, r)
+		}
+	})
+	if p != nil {
+		return imported, nil, nil, rs.Panicked(r.FullName(), p)
+	}
+	return why, held, siblings, err
+}
+
 // reshape returns the content of a record for r, and its siblings.
-func (in *Intake) reshape(sc *scope, rec *record, r *mirror.Resource) (held *mirror.Resource, siblings []*mirror.Resource, err error) {
+func (rs *Records) reshape(sc *scope, rec *record, r *mirror.Resource) (held *mirror.Resource, siblings []*mirror.Resource, err error) {
 	var known services.Assignments
-	discovers := in.rules.discovers(r, rec.relayed)
+	discovers := rs.rules.discovers(r, rec.relayed)
 	if !discovers {
-		in.discovery.unfollow(rec)
-	} else if known, err = in.discovery.follow(sc, rec, r); err != nil {
+		rs.discovery.unfollow(rec)
+	} else if known, err = rs.discovery.follow(sc, rec, r); err != nil {
 		return nil, nil, err
 	}
-	held, siblings, err = in.rules.reshape(r, known, rec.relayed)
+	held, siblings, err = rs.rules.reshape(r, known, rec.relayed)
 	switch {
 	case err != nil:
 	case discovers && !federation.HasEndpoints(held.BodyValue()):
 		held, err = services.Without(held)
 	case !discovers:
-		held, err = in.bare(held, rec.resource)
+		held, err = rs.bare(held, rec.resource)
 	}
 	return held, siblings, err
 }
@@ -414,49 +422,48 @@ var (
 
 // room returns an error if an element exceeds the limits. The held content of the name stays. rec is nil for
 // a new name.
-func (in *Intake) room(sc *scope, rec *record, name []byte, el Element) error {
-	l, size := in.limits, el.size()
+func (rs *Records) room(sc *scope, rec *record, name []byte, el Element) error {
+	l, size := rs.limits, el.size()
 	if len(name) > maxKeptName {
 		return fmt.Errorf("the name has %d characters: want %d at most", len(name), maxKeptName)
 	}
-	if in.tooLarge(size) {
+	if rs.tooLarge(size) {
 		return fmt.Errorf(overLimit+"%d bytes, and a resource may have %d", size, l.MaxResourceBytes)
 	}
 	held, needed := load{}, recordBytes+len(name)+len(el.version())+size
 	if rec != nil {
 		held = rec.load(len(name))
 	}
-	if !held.content && l.MaxResources > 0 && in.resources >= l.MaxResources {
+	if !held.content && l.MaxResources > 0 && rs.resources >= l.MaxResources {
 		return fmt.Errorf(overLimit+"%w limits.maxResources, which is %d", errFull, l.MaxResources)
 	}
-	if l.MaxBytes > 0 && needed > held.bytes && in.Kept()+needed-held.bytes > l.MaxBytes {
+	if l.MaxBytes > 0 && needed > held.bytes && rs.Size()+needed-held.bytes > l.MaxBytes {
 		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
 	}
-	if n, _ := in.gate.Waiting(); !held.content && n > 0 {
-		return in.roomBesideHeld(sc.Kind, string(name), size)
+	if !held.content && len(rs.former) > 0 {
+		return rs.roomBesideHeld(sc.Kind, string(name), size)
 	}
 	return nil
 }
 
 // tooLarge reports whether an element of this size exceeds the limit of one resource.
-func (in *Intake) tooLarge(size int) bool {
-	return in.limits.MaxResourceBytes > 0 && size > in.limits.MaxResourceBytes
+func (rs *Records) tooLarge(size int) bool {
+	return rs.limits.MaxResourceBytes > 0 && size > rs.limits.MaxResourceBytes
 }
 
-// roomBesideHeld returns an error when the records and the waiting deletions together are more than
+// roomBesideHeld returns an error when the records and what is served without a record together are more than
 // twice the limits: names that come and go must not fill the memory.
-func (in *Intake) roomBesideHeld(kind mirror.Kind, name string, size int) error {
+func (rs *Records) roomBesideHeld(kind mirror.Kind, name string, size int) error {
 	original, ok := keyOf(kind, name)
 	if !ok {
 		return nil
 	}
-	if s := in.gate.State(in.rules.keyOf(original)); s == gate.Departing || s == gate.Held {
-		return nil
+	if rs.former[rs.rules.keyOf(original)] != nil {
+		return nil // it returns
 	}
-	l := in.limits
-	waiting, bytes := in.gate.Waiting()
-	if l.MaxResources > 0 && in.resources+waiting >= 2*l.MaxResources || l.MaxBytes > 0 && in.bytes+size+bytes > 2*l.MaxBytes {
-		return fmt.Errorf(overLimit+"%w: see \"relay upstreams --held %s\"", errHeldFull, in.name)
+	l := rs.limits
+	if l.MaxResources > 0 && rs.resources+len(rs.former) >= 2*l.MaxResources || l.MaxBytes > 0 && rs.bytes+size+rs.formerBytes > 2*l.MaxBytes {
+		return fmt.Errorf(overLimit+"%w: see \"relay upstreams --held %s\"", errHeldFull, rs.name)
 	}
 	return nil
 }

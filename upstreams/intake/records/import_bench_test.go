@@ -1,4 +1,4 @@
-package intake
+package records
 
 import (
 	"fmt"
@@ -36,7 +36,7 @@ func BenchmarkImport(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			element, err := proto.Marshal(entry("shop/db", "db.example").Any)
+			element, err := proto.Marshal(fakexds.MCP("shop/db", &networking.ServiceEntry{Hosts: []string{"db.example"}}).Any)
 			if err != nil {
 				b.Fatal(err)
 			}

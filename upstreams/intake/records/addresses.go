@@ -1,0 +1,334 @@
+package records
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/config"
+	"meshrelay/federation"
+	"meshrelay/federation/services"
+	"meshrelay/internal/panics"
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+// Endpoints that services.mode: discover finds, and those of a registry (guard.profile), are addresses and no config.
+// What is served follows them always: while the upstream is frozen, after a rollback, and while a deletion is held.
+
+// keepFor is how long a ServiceEntry that a registry has left out is served without endpoints, in time of contact.
+const keepFor = time.Hour
+
+// keepers are the ServiceEntries that a registry has left out, and since when the first of them is.
+type keepers struct {
+	keeping   map[*record]keep
+	keptSince time.Duration
+}
+
+// keep is a ServiceEntry that a registry has left out, at a time of contact.
+type keep struct {
+	scope *scope
+	name  string
+	since time.Duration
+}
+
+// isAddressed reports whether the endpoints of a ServiceEntry are addresses. original is its content in the source,
+// nil if that is unknown or the same. relay: it comes from a relay, which has found the endpoints.
+func (im *Rules) isAddressed(r, original *mirror.Resource, relay bool) bool {
+	if r.Kind() != federation.ServiceEntry {
+		return false
+	}
+	original = cmp.Or(original, r)
+	return im.cfg.Guard.Profile == config.ProfileRegistry || (im.discovering() || relay) && im.isMade(original) || im.selects(original)
+}
+
+// isMade reports whether the endpoints of a ServiceEntry decide which of its ports are served. original is as in
+// isAddressed.
+func (rs *Records) isMade(r, original *mirror.Resource) bool {
+	return !rs.registry && rs.rules.isMade(cmp.Or(original, r))
+}
+
+// keep has a registry's ServiceEntry served without endpoints for a time, in place of its deletion. It reports
+// whether the record stays.
+func (rs *Records) keep(sc *scope, name string, rec *record) bool {
+	if !rs.registry || sc.Kind != federation.ServiceEntry || rec.resource == nil || rec.kept {
+		return rec.kept && rs.leftOf(rs.keeping[rec]) > 0
+	}
+	before := rec.load(len(name))
+	bare, err := services.Without(rec.resource)
+	original := rec.original
+	if err == nil && original != nil {
+		original, err = services.Without(original)
+	}
+	if err != nil {
+		return false
+	}
+	rec.resource, rec.original, rec.kept = bare, original, true
+	rec.setSiblings(nil, nil)
+	rec.hash = xxh3.Uint128{} // it is decoded when it comes again
+	sc.setMark(rec, 0)
+	rs.account(before, rec.load(len(name)))
+	if len(rs.keeping) == 0 {
+		rs.keptSince = rs.connected
+	}
+	rs.keeping[rec] = keep{sc, name, rs.connected}
+	sc.kept++
+	return true
+}
+
+// endKeep notes that the source has a record again, or that the record is deleted.
+func (rs *Records) endKeep(sc *scope, rec *record) {
+	if rec.kept {
+		rec.kept = false
+		sc.kept--
+		delete(rs.keeping, rec)
+	}
+}
+
+// leftOf returns for how much longer a record is kept.
+func (rs *Records) leftOf(k keep) time.Duration { return k.since + keepFor - rs.connected }
+
+// KeptUntil returns in how much time of contact EndKeeping has something to do, false for never.
+func (rs *Records) KeptUntil() (left time.Duration, is bool) {
+	return rs.leftOf(keep{since: rs.keptSince}), len(rs.keeping) > 0
+}
+
+// EndKeeping deletes the services that a registry has left out for long enough.
+func (rs *Records) EndKeeping() {
+	if left, is := rs.KeptUntil(); !is || left > 0 {
+		return
+	}
+	rs.keptSince = rs.connected
+	var gone []*record
+	for rec, k := range rs.keeping {
+		if rs.leftOf(k) <= 0 {
+			gone = append(gone, rec)
+		} else {
+			rs.keptSince = min(rs.keptSince, k.since)
+		}
+	}
+	rs.deleteKept(gone)
+}
+
+func (rs *Records) deleteKept(gone []*record) {
+	names := make([]string, 0, len(gone))
+	for _, rec := range gone {
+		k := rs.keeping[rec]
+		rs.delete(k.scope, k.name, rec)
+		names = append(names, k.name)
+	}
+	rs.touch(rs.kind(federation.ServiceEntry), false, names...)
+}
+
+// makeRoom deletes kept records for a new resource that the source has: those of the same name, else the oldest eighth. It
+// reports whether there were any.
+func (rs *Records) makeRoom(name string) bool {
+	if len(rs.keeping) == 0 {
+		return false
+	}
+	var same, all []*record
+	for rec, k := range rs.keeping {
+		if all = append(all, rec); k.name == name {
+			same = append(same, rec)
+		}
+	}
+	if len(same) == 0 {
+		slices.SortFunc(all, func(a, b *record) int {
+			x, y := rs.keeping[a], rs.keeping[b]
+			return cmp.Or(cmp.Compare(x.since, y.since), cmp.Compare(x.name, y.name))
+		})
+		same = all[:len(all)/8+1]
+	}
+	rs.deleteKept(same)
+	return true
+}
+
+// withoutEndpoints tells why a record is served without endpoints, empty if it is not.
+func (rs *Records) withoutEndpoints(rec *record) string {
+	switch {
+	case rec.kept:
+		left := max(rs.leftOf(rs.keeping[rec]), 0).Round(time.Second)
+		return fmt.Sprintf("the upstream does not have it any more: it is served without endpoints for another %v of contact", left)
+	case services.Told(rec.resource):
+		return "it is served without endpoints: the upstream has none for it"
+	}
+	return ""
+}
+
+// bare returns the content of a registry's service that has no healthy instance now. had is its content before.
+func (rs *Records) bare(r, had *mirror.Resource) (*mirror.Resource, error) {
+	if r.Kind() != federation.ServiceEntry || !rs.registry || federation.HasEndpoints(r.BodyValue()) {
+		return r, nil
+	}
+	return services.WithoutFrom(r, had)
+}
+
+// Join returns what is served under the key of a want, with the endpoints of now and the config of served; nil if nothing
+// changes. A new sibling has the config of its service.
+func (rs *Records) Join(w Want, served func(mirror.Key) *mirror.Resource) (out *mirror.Resource) {
+	rec := w.record
+	has := cmp.Or(served(w.Key), served(w.service))
+	if has == nil || !rs.rules.isAddressed(rec.resource, rec.original, rec.relayed) {
+		return nil
+	}
+	p := panics.Try(func() {
+		r, err := services.Follow(has, rec.resource, rs.isMade(rec.resource, rec.original))
+		if err == nil && w.Key != w.service {
+			r, err = services.AsSibling(r, w.service)
+		}
+		if err == nil && !r.Equal(has) {
+			out = r
+		}
+	})
+	if p != nil {
+		_ = rs.Panicked(w.Key.String(), p) // its endpoints stay
+	}
+	return out
+}
+
+// Bare returns what is served of a service that the source does not have any more: without endpoints, nil if nothing changes.
+// Discovered endpoints go when the source says so.
+func (rs *Records) Bare(served *mirror.Resource) *mirror.Resource {
+	if served == nil || served.Kind() != federation.ServiceEntry || !rs.registry {
+		return nil
+	}
+	if out, err := services.Without(served); err == nil && out != served {
+		return out
+	}
+	return nil
+}
+
+// PendingServices returns the keys of the services that a registry may have left out: a scope has still to answer.
+func (rs *Records) PendingServices() (keys []mirror.Key) {
+	for name := range rs.kind(federation.ServiceEntry).pending {
+		if original, ok := keyOf(federation.ServiceEntry, name); ok && rs.registry {
+			keys = append(keys, rs.rules.keyOf(original))
+		}
+	}
+	return keys
+}
+
+// refollow gives a service whose record is deleted its endpoints, while it is served.
+func (rs *Records) refollow(rec *record, sc *scope) {
+	known, err := rs.discovery.follow(sc, rec, rec.original)
+	delete(rs.discovery.waiting, rec) // the source need not answer
+	if err != nil {
+		return
+	}
+	var held *mirror.Resource
+	var siblings []*mirror.Resource
+	p := panics.Try(func() {
+		held, siblings, err = rs.rules.reshape(rec.original, known, rec.relayed)
+		if err == nil && !federation.HasEndpoints(held.BodyValue()) {
+			held, err = services.Without(held)
+		}
+	})
+	switch {
+	case p != nil:
+		_ = rs.Panicked(rec.original.FullName(), p) // its endpoints stay
+	case err == nil:
+		before := rec.size()
+		rec.resource = held
+		rec.setSiblings(siblings, nil)
+		rs.formerBytes += rec.size() - before
+		rs.touched = append(rs.touched, touched{former: rec, scope: sc})
+	}
+}
+
+// detach has the endpoints of a service followed whose record has no content any more, while it is served.
+func (rs *Records) detach(sc *scope, rec *record) {
+	if _, is := rs.discovery.services[rec]; is && rec.resource != nil && rec.original != nil {
+		former := *rec
+		rs.setFormer(&former)
+		_, _ = rs.discovery.follow(sc, &former, former.original) // it was followed before
+		delete(rs.discovery.waiting, &former)
+	}
+	rs.discovery.unfollow(rec)
+	rec.siblings = nil
+}
+
+// keepFollowing has the new records go on following the services whose records were deleted.
+func (rs *Records) keepFollowing(before *discovery) {
+	for _, rec := range rs.former {
+		if s, is := before.services[rec]; is {
+			_, sc := rs.scope(s.scope.Scope)
+			_, _ = rs.discovery.follow(sc, rec, rec.original) // it was followed before
+			delete(rs.discovery.waiting, rec)
+		}
+	}
+}
+
+// setFormer notes the last record of a key: what is served of it stays until LetGo.
+func (rs *Records) setFormer(rec *record) {
+	key := rec.resource.Key()
+	rs.LetGo(key)
+	rs.former[key] = rec
+	rs.formerBytes += rec.size()
+}
+
+// LetGo notes that a key is served no more, or has a record again: its last record is forgotten.
+func (rs *Records) LetGo(key mirror.Key) {
+	if f := rs.former[key]; f != nil {
+		rs.discovery.unfollow(f)
+		rs.parents = rs.parents || key.Kind == federation.ServiceEntry
+		rs.formerBytes -= f.size()
+		delete(rs.former, key)
+	}
+}
+
+// Present returns records of an earlier revision with the endpoints that the source has now.
+func (rs *Records) Present(records []state.Record) []state.Record {
+	if !rs.rules.relayed && !rs.rules.discovering() && !rs.registry {
+		return records
+	}
+	now := map[mirror.Key]*mirror.Resource{}
+	for key, rec := range rs.former {
+		now[key] = rec.resource
+		maps.Copy(now, rec.siblings)
+	}
+	if k := rs.kinds[federation.ServiceEntry]; k != nil {
+		for _, sc := range slices.Backward(k.scopes) {
+			for _, rec := range sc.byName {
+				if rec.resource != nil && (!rec.kept || now[rec.resource.Key()] == nil) {
+					now[rec.resource.Key()] = rec.resource
+					maps.Copy(now, rec.siblings)
+				}
+			}
+		}
+	}
+	out := slices.Clone(records)
+	for i := range out {
+		r := out[i].Resource
+		original := cmp.Or(out[i].Original, r)
+		if !rs.rules.isAddressed(r, original, rs.rules.believed(original)) {
+			continue
+		}
+		var err error
+		if has := now[r.Key()]; has != nil {
+			r, err = services.Follow(r, has, rs.isMade(r, original))
+		} else {
+			r, err = services.Without(r)
+		}
+		if err == nil {
+			out[i].Resource = r
+		}
+	}
+	return slices.DeleteFunc(out, func(r state.Record) bool { // siblings without endpoints are none
+		return r.Resource.HasAnnotation(mirror.SiblingAnnotation) && now[r.Resource.Key()] == nil
+	})
+}
+
+// SameConfig reports whether the content of a key changes in its endpoints only, and still has some or none.
+func (rs *Records) SameConfig(old, r *mirror.Resource, o Origin) bool {
+	if old == nil || r.Kind() != federation.ServiceEntry || federation.HasEndpoints(old.BodyValue()) != federation.HasEndpoints(r.BodyValue()) {
+		return false
+	}
+	if o.Endpoints || o.record == nil {
+		return o.Endpoints
+	}
+	return rs.rules.isAddressed(r, o.record.original, o.record.relayed) && services.SameConfig(old, r)
+}

@@ -1,0 +1,306 @@
+package records
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/events"
+	"meshrelay/internal/panics"
+	"meshrelay/internal/text"
+	"meshrelay/mirror"
+)
+
+// versionGrace is how long names of an emptied scope may still turn up in another scope.
+const versionGrace = time.Second
+
+// Teller is told what a user has to know, at once.
+type Teller interface {
+	Note(level slog.Level, message string, args ...any)
+	Tell(events.Event)
+}
+
+// Records are what the source of an upstream says. Their methods are called one at a time.
+type Records struct {
+	settings
+	clock
+	book
+	streams
+	formers
+	keepers
+	trust
+	changes
+	roots     roots
+	rules     *Rules
+	discovery *discovery
+	tell      Teller
+
+	panics     uint64
+	nameBuffer []byte // reused by peekName
+	// Fault is a hook of tests that panics.
+	Fault func(*mirror.Resource)
+}
+
+type settings struct {
+	name     string
+	limits   config.Limits
+	registry bool // the source leaves out services without a healthy instance
+}
+
+type clock struct {
+	now       time.Time
+	connected time.Duration // how long a stream was open, or the source in contact
+}
+
+// book has the resources of the source.
+type book struct {
+	scopes           map[string]*scope
+	kinds            map[mirror.Kind]*kind
+	resources, bytes int // records with content, and what all of them take
+	notes            int // bytes of refused names and reasons
+	beside           int // bytes that the source keeps
+}
+
+// streams is what the source is asked for.
+type streams struct {
+	open bool
+	// opened are the scopes that the stream has to answer, notOffered those of them that are not offered.
+	opened, notOffered []string
+}
+
+// formers has the last record of each served key without a record. If the source sends such a
+// key again and it is refused, this content returns.
+type formers struct {
+	former      map[mirror.Key]*record
+	formerBytes int
+}
+
+// trust is what is believed of the server of the source.
+type trust struct {
+	believe bool     // the source is a relay, so its provenance paths are trusted
+	server  []string // the identities that the server of the last update has proven
+}
+
+// changes are what was touched since the last Wants.
+type changes struct {
+	touched []touched
+	parents bool // RejudgeRoutes has to look
+	news    bool // the disk has to have other roots, or another server
+}
+
+// roots are root namespaces.
+type roots struct {
+	all       string // of MeshConfigs, joined by commas, empty if unknown
+	own, mesh string // of the last MeshConfig of the source, and of the one that is served
+}
+
+// New returns Records without any.
+func New(u config.Upstream, rules *Rules, tell Teller) *Records {
+	rs := &Records{
+		settings: settings{name: u.Name}, rules: rules, tell: tell, book: newBook(), discovery: newDiscovery(),
+		formers: formers{former: map[mirror.Key]*record{}}, keepers: keepers{keeping: map[*record]keep{}},
+	}
+	rs.Set(u)
+	return rs
+}
+
+func newBook() book { return book{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}} }
+
+func newDiscovery() *discovery {
+	return &discovery{
+		services: map[*record]service{}, waiting: map[*record]struct{}{},
+		users: map[string]map[*record]struct{}{}, asked: map[string]struct{}{},
+	}
+}
+
+// Renewed returns Records that begin with what rs has.
+func (rs *Records) Renewed(tell Teller) *Records {
+	next := New(config.Upstream{Name: rs.name}, rs.rules, tell)
+	next.settings, next.clock, next.roots, next.trust, next.panics = rs.settings, rs.clock, rs.roots, rs.trust, rs.panics
+	next.formers, next.discovery = rs.formers, rs.discovery
+	next.Adopt(rs.Kept(), true)
+	return next
+}
+
+// Set sets the limits and the profile.
+func (rs *Records) Set(u config.Upstream) {
+	rs.limits, rs.registry = u.Limits, u.Guard.Profile == config.ProfileRegistry
+}
+
+// SetNow sets the time, and how long the source was in contact. Neither must fall.
+func (rs *Records) SetNow(now time.Time, connected time.Duration) { rs.clock = clock{now, connected} }
+
+// Rules returns the rules, and SetRules sets those of the next source. Adopt imports by them.
+func (rs *Records) Rules() *Rules { return rs.rules }
+
+// SetRules sets the rules by which Adopt imports.
+func (rs *Records) SetRules(rules *Rules) { rs.rules = rules.withRoot(rs.roots.all) }
+
+// Server returns the identities that the server of the last update has proven.
+func (rs *Records) Server() []string { return rs.server }
+
+// Restore restores what Roots and Server returned.
+func (rs *Records) Restore(roots string, server []string) {
+	rs.roots.all, rs.server = roots, server
+	rs.SetRules(rs.rules)
+}
+
+// TakeNews reports whether the disk has to have other roots, or another server, than at the last call.
+func (rs *Records) TakeNews() bool {
+	news := rs.news
+	rs.news = false
+	return news
+}
+
+// Open begins a stream that has to answer scopes.
+func (rs *Records) Open(scopes []Scope) {
+	rs.open, rs.opened = true, rs.opened[:0]
+	for _, k := range rs.kinds {
+		clear(k.unanswered)
+	}
+	for _, sc := range rs.scopes {
+		sc.parts, sc.torn = nil, false // of the former stream
+	}
+	for _, s := range scopes {
+		rs.opened = append(rs.opened, s.Name)
+		rs.kind(s.Kind).unanswered[s.Name] = true
+	}
+}
+
+// Close ends the stream.
+func (rs *Records) Close() { rs.open = false }
+
+// IsOpen reports whether a stream is open.
+func (rs *Records) IsOpen() bool { return rs.open }
+
+// AllTold reports whether the source has given all its content: every scope of the open stream is answered, and so are the
+// endpoints.
+func (rs *Records) AllTold() bool {
+	return rs.open && len(rs.opened) > 0 && !rs.Unsettled() && len(rs.discovery.waiting) == 0
+}
+
+// OnceTold reports whether every scope that was opened was ever answered or is not offered, and all endpoints are known.
+func (rs *Records) OnceTold() bool {
+	return len(rs.opened) > 0 && len(rs.Pending()) == 0 && len(rs.discovery.waiting) == 0
+}
+
+// Unsettled reports whether more names may still come, because a scope is not answered, or has become empty a
+// moment ago. Then it is too early to count deletions.
+func (rs *Records) Unsettled() bool {
+	for _, k := range rs.kinds {
+		if k.waits() {
+			return true
+		}
+	}
+	return false
+}
+
+// Answers reports whether the open stream has answered a kind.
+func (rs *Records) Answers(of mirror.Kind) bool { return rs.open && !rs.kind(of).waits() }
+
+// Sweep drops the records of scopes that the source has not answered. It has given all its content.
+func (rs *Records) Sweep() {
+	for _, sc := range rs.scopes {
+		if !sc.answered {
+			rs.deleteAll(sc)
+		}
+	}
+}
+
+// Take applies an update. After a panic of what yields it, the step fails.
+func (rs *Records) Take(u *Update, unsure bool, out *Result) {
+	k, sc := rs.scope(u.Scope)
+	first := k.unanswered[sc.Name] || sc.silent
+	if !u.Part {
+		delete(k.unanswered, sc.Name)
+		sc.answered, sc.silent = true, false
+	}
+	if sc.parts == nil {
+		if sc.generation++; sc.generation == unconfirmed {
+			sc.generation++
+		}
+	}
+	if u.Complete {
+		rs.replace(k, sc, u, first, unsure, out)
+	} else {
+		rs.patch(k, sc, u, out)
+	}
+}
+
+// Settle ends an update of a scope, after Take and Wants: it reports refusals, drops what is not asked for any more, and has
+// names looked at again that no scope has told.
+func (rs *Records) Settle(s Scope) {
+	k, sc := rs.scope(s)
+	rs.reportRefused(sc)
+	rs.dropUnopened(k)
+	rs.settle(k)
+	if len(rs.notOffered) > 0 {
+		rs.reportNotOffered()
+	}
+}
+
+// Graces passes the ends of the graces to later.
+func (rs *Records) Graces(later func(time.Time)) {
+	for _, k := range rs.kinds {
+		later(k.graceUntil)
+	}
+}
+
+// EndGraces ends graces that are over after so long: names that are still missing are gone. It returns their kinds.
+func (rs *Records) EndGraces(after time.Duration) (ended []mirror.Kind) {
+	for _, k := range rs.kinds {
+		if !k.graceUntil.IsZero() && !rs.now.Add(after).Before(k.graceUntil) {
+			k.graceUntil = time.Time{}
+			rs.settle(k)
+			ended = append(ended, k.kind)
+		}
+	}
+	return ended
+}
+
+// Ask returns the clusters whose endpoints are needed, nil if they are the same as before.
+func (rs *Records) Ask() map[string]struct{} { return rs.discovery.ask() }
+
+// Panicked counts and logs a panic over a resource, and returns it as an error.
+func (rs *Records) Panicked(name string, p *panics.Panic) error {
+	rs.panics++
+	if rs.panics <= maxLoggedPanics || rs.panics%maxLoggedPanics == 0 {
+		rs.tell.Note(slog.LevelError, "panic while handling a resource", "resource", text.Abbreviate(name), "panic", p.Value, "panics", rs.panics, "stack", p.Stack)
+	}
+	return p
+}
+
+// maxLoggedPanics is how many panics are logged with their stacks. After that, one in maxLoggedPanics is
+// logged.
+const maxLoggedPanics = 20
+
+// Formers returns how many keys are served without a record, of those that had one. Followed returns how many clusters have
+// their endpoints followed.
+func (rs *Records) Formers() int { return len(rs.former) }
+
+// Followed returns how many clusters have their endpoints followed.
+func (rs *Records) Followed() int { return len(rs.discovery.users) }
+
+// Check returns an error if what is counted is not what is there.
+func (rs *Records) Check() error {
+	actual := 0
+	rs.all(func(_ *scope, name string, rec *record) { actual += rec.load(len(name)).bytes })
+	if rs.bytes != actual {
+		return fmt.Errorf("%d bytes are counted, and %d are there", rs.bytes, actual)
+	}
+	for name, sc := range rs.scopes {
+		want, n := make(groups, len(sc.groups)), 0
+		for _, rec := range sc.byName {
+			if rec.mark != 0 {
+				want.add(rec.mark)
+				n++
+			}
+		}
+		if n != sc.marked || n > perGroup*len(want) || !slices.Equal(want, sc.groups) {
+			return fmt.Errorf("scope %s: %d marks in %v are counted, and %d are there, in %v", name, sc.marked, sc.groups, n, want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,49 @@
+package records
+
+import (
+	"meshrelay/federation"
+	"meshrelay/mirror"
+)
+
+// check returns why r, the content of a record, is left out. A route claims the hosts of ServiceEntries that are its parents:
+// they pass import.hosts as long as they are imported, or still served.
+func (rs *Records) check(rec *record, r *mirror.Resource, way mirror.Way) leftOut {
+	rec.child = false
+	return rs.rules.check(r, way, rec.relayed, func(key mirror.Key) []string {
+		rec.child = true
+		f := rs.former[rs.rules.keyOf(key)]
+		if is, _ := rs.kind(key.Kind).find(key.FullName()); is != nil || f != nil && f.name() == key.FullName() {
+			return nil
+		}
+		return []string{federation.AnyHost}
+	})
+}
+
+// RejudgeRoutes judges routes again whose parents may be imported now, or no longer. One that is left out goes without the
+// guard, which has judged the parent.
+func (rs *Records) RejudgeRoutes(out *Result) {
+	if !rs.parents || !rs.rules.filter.JudgesHosts() {
+		return
+	}
+	rs.parents = false
+	for _, kind := range federation.Routing {
+		for _, sc := range rs.kind(kind).scopes {
+			for name, rec := range sc.byName {
+				if rec.child {
+					rs.rejudgeRoute(sc, rec, name, out)
+				}
+			}
+		}
+	}
+}
+
+func (rs *Records) rejudgeRoute(sc *scope, rec *record, name string, out *Result) {
+	k, had := rs.kind(sc.Kind), rec.resource != nil
+	rs.rejudge(sc, rec, name, out)
+	if found, _ := k.find(name); found != nil {
+		rs.touch(k, false, name)
+	} else if key, ok := keyOf(k.kind, name); ok && had {
+		delete(k.pending, name)
+		rs.ruleOut(rs.rules.keyOf(key))
+	}
+}
