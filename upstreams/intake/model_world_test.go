@@ -39,7 +39,6 @@ type world struct {
 	scopes      map[string]records.Scope // that the stream has
 	parted      map[string]bool          // in the middle of an answer
 	contents    int
-	over        bool         // it has ended with a known difference
 	untyped     map[key]bool // on disk without a type at the last restart
 	owes        bool         // the source was asked to repeat
 	records     map[mirror.Key]state.Record
@@ -130,11 +129,6 @@ func (w *world) compare(out intake.Output) {
 	}
 	for k := range all {
 		if want, why := w.m.allowed(k); !slices.Contains(want, served[k]) {
-			if why == expired && w.saved.Meta.LastContact.IsZero() && w.m.restarted {
-				// Known: what a source gave that has never told everything does not expire after a restart.
-				w.over = true
-				return
-			}
 			w.fail("%s %s is served with %q, want one of %q: %s", k.kind, k.name, served[k], want, why)
 		}
 	}
@@ -280,9 +274,6 @@ func (w *world) restarts(graceful bool, down time.Duration) {
 
 // do carries out a move.
 func (w *world) do(mv move) {
-	if w.over {
-		return
-	}
 	switch mv.what {
 	case "open":
 		w.opens(mv.a, mv.b, mv.c)

@@ -53,10 +53,10 @@ func (g *Gate) Lose() (had bool) {
 	for kind, ended := range c.told {
 		if ended.IsZero() {
 			c.told[kind] = g.now
-			if c.since.IsZero() {
-				c.since = g.now // the stream did not give all its content
-			}
 		}
+	}
+	if c.since.IsZero() && g.Size() > 0 {
+		c.since = g.now // the stream did not give all its content
 	}
 	if h := g.hold; h != nil { // the clock stops, and what was asked for does not come
 		h.ran, h.running, h.asked = h.elapsed(g.now), time.Time{}, time.Time{}

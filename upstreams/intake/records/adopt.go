@@ -69,6 +69,23 @@ func (rs *Records) revive(rec *record, kind mirror.Kind, name string) bool {
 	return true
 }
 
+// reviveRefused gives the last good content of a name that no scope has any more to a scope that has refused the name: the source
+// has it still. It returns nil if there is no such scope.
+func (rs *Records) reviveRefused(k *kind, name string) (*record, *scope) {
+	for _, sc := range k.scopes {
+		rec := sc.byName[name]
+		if rec == nil || rec.resource != nil {
+			continue
+		}
+		before := rec.load(len(name))
+		if rs.revive(rec, k.kind, name) {
+			rs.account(before, rec.load(len(name)))
+			return rec, sc
+		}
+	}
+	return nil, nil
+}
+
 // Kept returns the records with content, in the form of the disk.
 func (rs *Records) Kept() []state.Record {
 	out := make([]state.Record, 0, rs.resources)

@@ -102,6 +102,9 @@ func (rs *Records) All(obey func(Want)) {
 // yet.
 func (rs *Records) wants(k *kind, name string, endpoints bool, obey func(Want)) {
 	rec, sc := k.find(name)
+	if rec == nil {
+		rec, sc = rs.reviveRefused(k, name)
+	}
 	if k.kind == federation.WasmPlugin && (rec != nil || !k.waits()) {
 		rs.wants(rs.kind(federation.TrafficExtension), rs.extend(name, rec), false, obey)
 	}
