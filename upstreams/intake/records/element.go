@@ -1,12 +1,14 @@
 package records
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"iter"
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
 
@@ -135,4 +137,56 @@ func (r *Result) Err() error {
 		errs = append(errs, fmt.Errorf("and %d more", more))
 	}
 	return errors.Join(errs...)
+}
+
+func (el Element) peek() []byte {
+	if el.Head != nil {
+		return el.Head
+	}
+	return el.Raw
+}
+
+func (el Element) hash() xxh3.Uint128 {
+	switch {
+	case el.Resource != nil:
+		return hashOf(el.Resource.Digest())
+	case el.Decode != nil:
+		return el.Digest
+	}
+	return xxh3.Hash128(el.Raw)
+}
+
+func (el Element) size() int {
+	if el.Resource != nil {
+		return len(el.Resource.DeltaEntry())
+	}
+	return max(el.Size, len(el.Raw))
+}
+
+func (el Element) version() []byte {
+	if el.Resource != nil {
+		return []byte(el.Resource.SourceVersion())
+	}
+	return el.Version
+}
+
+// peekName returns the name of an element. An empty name is an error: it may be the rest of any.
+func (rs *Records) peekName(kind mirror.Kind, el Element) ([]byte, error) {
+	if el.Resource != nil {
+		rs.nameBuffer = append(rs.nameBuffer[:0], el.Resource.FullName()...)
+		return rs.nameBuffer, nil
+	}
+	if el.Decode != nil {
+		return el.Name, nil
+	}
+	name, err := mirror.PeekName(kind, el.peek())
+	if err == nil && len(name) == 0 {
+		err = errNoName
+	}
+	return name, err
+}
+
+// IsMCP reports whether an element has the type whose name mirror.PeekName reads: each has but a MeshConfig.
+func IsMCP(element []byte) bool {
+	return bytes.HasSuffix(wire.Last(element, 1), []byte("/istio.mcp.v1alpha1.Resource"))
 }

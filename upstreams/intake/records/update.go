@@ -1,7 +1,6 @@
 package records
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"meshrelay/internal/panics"
-	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
 
@@ -343,7 +341,6 @@ func (rs *Records) decodeObject(sc *scope, rec *record, name string, decode func
 	return differs, nil
 }
 
-// twin returns the resource that another scope of the kind has made from the same bytes, or nil. A server may
 // send the same bytes for each version of a kind. They need no second check by the rules.
 func (rs *Records) twin(sc *scope, rec *record, name string) *mirror.Resource {
 	for _, other := range rs.kind(sc.Kind).scopes {
@@ -353,56 +350,4 @@ func (rs *Records) twin(sc *scope, rec *record, name string) *mirror.Resource {
 		}
 	}
 	return nil
-}
-
-func (el Element) peek() []byte {
-	if el.Head != nil {
-		return el.Head
-	}
-	return el.Raw
-}
-
-func (el Element) hash() xxh3.Uint128 {
-	switch {
-	case el.Resource != nil:
-		return hashOf(el.Resource.Digest())
-	case el.Decode != nil:
-		return el.Digest
-	}
-	return xxh3.Hash128(el.Raw)
-}
-
-func (el Element) size() int {
-	if el.Resource != nil {
-		return len(el.Resource.DeltaEntry())
-	}
-	return max(el.Size, len(el.Raw))
-}
-
-func (el Element) version() []byte {
-	if el.Resource != nil {
-		return []byte(el.Resource.SourceVersion())
-	}
-	return el.Version
-}
-
-// peekName returns the name of an element. An empty name is an error: it may be the rest of any.
-func (rs *Records) peekName(kind mirror.Kind, el Element) ([]byte, error) {
-	if el.Resource != nil {
-		rs.nameBuffer = append(rs.nameBuffer[:0], el.Resource.FullName()...)
-		return rs.nameBuffer, nil
-	}
-	if el.Decode != nil {
-		return el.Name, nil
-	}
-	name, err := mirror.PeekName(kind, el.peek())
-	if err == nil && len(name) == 0 {
-		err = errNoName
-	}
-	return name, err
-}
-
-// IsMCP reports whether an element has the type whose name mirror.PeekName reads: each has but a MeshConfig.
-func IsMCP(element []byte) bool {
-	return bytes.HasSuffix(wire.Last(element, 1), []byte("/istio.mcp.v1alpha1.Resource"))
 }
