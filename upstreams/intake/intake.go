@@ -123,7 +123,8 @@ func (Tick) step(*Intake, *Output) {}
 // expireTimers has each owner of a deadline do what is due.
 func (in *Intake) expireTimers() {
 	in.endGraces(0)
-	if in.isConnected() {
+	if left, is := in.records.KeptUntil(); is && left <= 0 && in.isConnected() {
+		in.gate.BeginUpdate()
 		in.records.EndKeeping()
 		in.obeyAll(&records.Result{})
 	}

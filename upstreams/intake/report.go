@@ -28,9 +28,6 @@ type contact struct {
 	next     string        // of the open stream
 }
 
-// tell adds an event to the report.
-func (in *Intake) tell(e events.Event) { in.report.events = append(in.report.events, e) }
-
 // tellOrder adds the event of an operator's order. The following changes of the step are changes by this
 // order.
 func (in *Intake) tellOrder(o Order, e events.Event) {

@@ -1,10 +1,5 @@
 package gate
 
-import (
-	"fmt"
-	"strings"
-)
-
 // State is what the gate knows of a key. Follows has no entry.
 type State uint8
 
@@ -19,10 +14,6 @@ const (
 	Kept                   // frozen: a rollback has brought it, and the source has it not
 	states
 )
-
-var stateNames = [...]string{"follows", "departing", "held", "changed", "gone", "ruled out", "kept"}
-
-func (s State) String() string { return stateNames[s] }
 
 // Waits reports whether a deletion waits for the guard.
 func (s State) Waits() bool { return s == Departing || s == Held }
@@ -46,12 +37,6 @@ const (
 	events
 )
 
-var eventNames = [...]string{
-	"wanted", "same", "other", "gone", "ruled out", "holds", "hold ends", "passes", "expires", "freezes", "rolls back", "recounts",
-}
-
-func (e event) String() string { return eventNames[e] }
-
 // effect is what the gate does with what is served under a key.
 type effect uint8
 
@@ -62,10 +47,6 @@ const (
 	returns               // as serves; the hold notes that something has returned
 	bares                 // it stays; the caller gives it the endpoints of now
 )
-
-var effectNames = [...]string{"stays", "is put", "is dropped", "is put, and has returned", "stays, with the endpoints of now"}
-
-func (e effect) String() string { return effectNames[e] }
 
 // row is one transition.
 type row struct {
@@ -158,18 +139,4 @@ func modeOf(frozen bool) int {
 		return 1
 	}
 	return 0
-}
-
-// Transitions returns the table of the transitions in Markdown, for docs/intake.md.
-func Transitions() string {
-	var b strings.Builder
-	b.WriteString("| upstream | state | event | next state | what is served |\n| --- | --- | --- | --- | --- |\n")
-	for _, r := range transitions() {
-		mode := "live"
-		if r.frozen {
-			mode = "frozen"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", mode, r.from, r.on, r.to, r.do)
-	}
-	return b.String()
 }

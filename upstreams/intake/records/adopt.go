@@ -33,7 +33,6 @@ func (rs *Records) delete(sc *scope, name string, rec *record) (held bool) {
 	sc.setMark(rec, 0)
 	delete(sc.byName, name)
 	rs.forgive(sc, name)
-	delete(sc.panicked, name)
 	if rec.resource == nil {
 		rs.discovery.unfollow(rec)
 		return false

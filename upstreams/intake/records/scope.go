@@ -56,8 +56,6 @@ type scope struct {
 	told        map[string]string
 	reported    int
 	moreRefused int
-	// panicked has the hash of elements over which the code panicked. They are not tried again.
-	panicked map[string]xxh3.Uint128
 }
 
 // unconfirmed is the generation of records that the present source has not sent.

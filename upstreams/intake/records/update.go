@@ -17,8 +17,6 @@ var (
 	errDuplicate = errors.New("the name comes twice in one response; the first is kept")
 	errNoName    = errors.New("the element has no name")
 	errNoMCP     = errors.New("the element is not an istio.mcp.v1alpha1.Resource")
-	// errPanicked is the error of content that has panicked before. It is not tried again.
-	errPanicked = errors.New("internal error of the relay: the log has the stack; the resource is tried again when it changes")
 )
 
 // unnamedElement names refused elements without a readable name.
@@ -246,8 +244,7 @@ func (rs *Records) takeElement(sc *scope, rec *record, name []byte, el Element, 
 }
 
 // accept applies a new or changed element and reports whether the content of the record changed.
-// After an error or a panic, the last good content stays, also if its deletion waits. Content that
-// panicked is not tried again.
+// After an error or a panic, the last good content stays, also if its deletion waits.
 func (rs *Records) accept(sc *scope, rec *record, name string, el Element, out *Result) bool {
 	was, before := rec.resource, load{}
 	if sc.byName[name] == rec {
@@ -258,22 +255,12 @@ func (rs *Records) accept(sc *scope, rec *record, name string, el Element, out *
 	rs.endKeep(sc, rec)
 	sc.setMark(rec, el.Mark)
 	rec.setVersion(el.version())
-	err := errPanicked
-	if sc.panicked[name] != rec.hash {
-		var differs bool
-		if differs, err = rs.decode(sc, rec, name, el); err == nil {
-			delete(sc.panicked, name)
-			if rec.resource == nil || !rec.resource.Equal(was) {
-				rec.at = seconds(rs.now)
-			}
-			return differs
+	differs, err := rs.decode(sc, rec, name, el)
+	if err == nil {
+		if rec.resource == nil || !rec.resource.Equal(was) {
+			rec.at = seconds(rs.now)
 		}
-	}
-	if errors.As(err, new(*panics.Panic)) && len(sc.panicked) < maxKeptRefused {
-		if sc.panicked == nil {
-			sc.panicked = map[string]xxh3.Uint128{}
-		}
-		sc.panicked[name] = rec.hash
+		return differs
 	}
 	rs.refuse(sc, name, err, out)
 	rec.hash = xxh3.Uint128{} // check and report it again each time
