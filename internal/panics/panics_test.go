@@ -23,7 +23,7 @@ func TestPanicIsBounded(t *testing.T) {
 func TestAPanicIsAnErrorWithItsFirstStack(t *testing.T) {
 	first := Contain(func() error { panic("first") })
 	again := Contain(func() error { panic(first) })
-	if p := (*Panic)(nil); !errors.As(again, &p) || p.Value != "first" || again != first {
+	if p := (*Panic)(nil); !errors.As(again, &p) || p.Value != "first" || !errors.Is(again, first) {
 		t.Errorf("%v, then %v", first, again)
 	}
 	v, err := Value(func() (int, error) { return 7, errors.ErrUnsupported })

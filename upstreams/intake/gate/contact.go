@@ -92,7 +92,7 @@ func (g *Gate) Withholds(kind mirror.Kind) bool {
 		return false
 	}
 	ended, told := g.contact.told[kind]
-	return !(told && ended.IsZero()) && g.isExpired(ended)
+	return (!told || !ended.IsZero()) && g.isExpired(ended)
 }
 
 // isExpired reports whether what was last known at a time has expired: then, or at the last contact if that is later.

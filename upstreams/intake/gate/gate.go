@@ -137,8 +137,8 @@ func (g *Gate) Begin(all []*mirror.Resource) {
 	}
 }
 
-// on applies an event to a key, and returns what the caller has to do.
-func (g *Gate) on(key mirror.Key, ev event) effect {
+// on applies an event to a key.
+func (g *Gate) on(key mirror.Key, ev event) {
 	was := g.keys[key]
 	r := &g.rows[modeOf(g.frozen)][was.state][ev]
 	next := was
@@ -172,7 +172,6 @@ func (g *Gate) on(key mirror.Key, ev event) effect {
 	case bares:
 		g.watch.Keeps(key)
 	}
-	return r.do
 }
 
 // Wants notes that the source wants a resource, and reports whether the caller has to put it.

@@ -11,10 +11,12 @@ import (
 	"meshrelay/mirror"
 )
 
+// MaxReason is the length of the reason of a refusal, in bytes.
+const MaxReason = 512
+
 const (
 	maxKeptRefused = 10_000  // refused names of one scope
 	maxNotes       = 1 << 20 // bytes of all refused names and reasons, or an eighth of limits.maxBytes if that is less
-	MaxReason      = 512     // bytes of the reason of a refusal
 	maxKeptName    = 1024    // bytes of a name: a namespace and a name have 253 characters at most
 )
 
