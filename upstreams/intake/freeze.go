@@ -214,8 +214,7 @@ func (in *Intake) releaseRoots(o Order, out *Output) bool {
 	if !o.DryRun {
 		in.tellOrder(o, events.Event{Type: events.Released, Text: "root namespaces are now " + now + ", before " + in.records.Roots()})
 		in.records.SetRoots(now)
-		in.records.Reroot(&out.Result)
-		in.obeyAll(&out.Result)
+		in.reroot(out)
 	}
 	return true
 }

@@ -63,11 +63,11 @@ func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	if r == nil {
 		return nil
 	}
-	if out, is := in.records.Saved(o.Origin, r); is {
-		return &out
-	}
 	if o.saved != nil && o.saved.Resource.Equal(r) {
 		return o.saved
+	}
+	if out, is := in.records.Saved(o.Origin, r); is {
+		return &out
 	}
 	return &state.Record{Resource: r}
 }

@@ -9,6 +9,7 @@ import (
 
 	"meshrelay/events"
 	"meshrelay/federation/services"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake/gate"
 	"meshrelay/upstreams/intake/records"
@@ -98,16 +99,26 @@ func (in *Intake) withdraw(key mirror.Key) {
 // put serves a resource that comes from o, by a function of the gate, and notes the change. It returns the stored resource.
 func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin, by func(mirror.Key, *mirror.Resource) (*mirror.Resource, *mirror.Resource, bool)) (stored *mirror.Resource, changed bool) {
 	stored, old, changed := by(key, r)
-	if o.Endpoints = changed && in.records.SameConfig(old, r, o.Origin); changed {
-		in.empty += empty(r) - empty(old)
-		in.dirty(key, o)
+	if !changed {
+		return stored, false
 	}
+	service, endpoint, same := false, false, false
+	if p := panics.Try(func() {
+		in.empty += empty(r) - empty(old)
+		if same = in.records.SameConfig(old, r, o.Origin); old != nil && !same {
+			service, endpoint = services.Concerns(old, r)
+		}
+	}); p != nil {
+		_ = in.records.Panicked(key.String(), p)
+	}
+	o.Endpoints = same
+	in.dirty(key, o)
 	switch {
 	case old == nil:
 		in.report.changes.Note(events.Addition, key)
-	case changed && !o.Endpoints:
+	case !same:
 		in.report.changes.Note(events.Modification, key)
-		switch service, endpoint := services.Concerns(old, r); {
+		switch {
 		case service:
 			in.report.changes.Services++
 		case endpoint:

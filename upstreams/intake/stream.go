@@ -36,12 +36,12 @@ func (e Received) step(in *Intake, out *Output) {
 	for _, meshConfig := range []bool{true, false} { // the MeshConfig tells how to judge the rest
 		for i := range e.Updates {
 			if u := &e.Updates[i]; (u.Scope.Kind == mirror.MeshConfig) == meshConfig {
+				in.setHeld()
 				in.records.Take(u, e.Unsure, &out.Result)
 				in.obeyAll(&out.Result)
 			}
 		}
-		in.records.Reroot(&out.Result)
-		in.obeyAll(&out.Result)
+		in.reroot(out)
 	}
 	back := false
 	for i := range e.Updates {
@@ -50,6 +50,7 @@ func (e Received) step(in *Intake, out *Output) {
 		in.obeyAll(&out.Result)
 		back = in.freshen(s.Kind) || back
 	}
+	in.records.ReportNotOffered()
 	if e.Live && in.unswept && (!e.Unsure || !in.records.HasUnconfirmed()) {
 		// Judge all that is gone together, as for the answer of a new stream.
 		in.gate.StartRound(number)
@@ -83,8 +84,21 @@ func (e Endpoints) step(in *Intake, out *Output) {
 
 func (e Rooted) step(in *Intake, out *Output) {
 	in.records.Rooted(e.Namespace)
-	in.records.Reroot(&out.Result)
-	in.obeyAll(&out.Result)
+	in.reroot(out)
+}
+
+// reroot has everything follow other root namespaces. What they rule out is no accident.
+func (in *Intake) reroot(out *Output) {
+	if in.records.Reroot(&out.Result) {
+		in.obeyAll(&out.Result)
+		in.gate.Meant()
+	}
+}
+
+// setHeld tells the records what waits for the guard.
+func (in *Intake) setHeld() {
+	n, bytes := in.gate.Waiting()
+	in.records.SetHeld(records.Held{N: n, Bytes: bytes, Frozen: in.gate.Frozen()})
 }
 
 func (Repeated) step(in *Intake, out *Output) { out.Deleted = in.gate.Repeated() }
@@ -123,6 +137,7 @@ func (in *Intake) touch(live, back bool) {
 func (in *Intake) sweep() {
 	in.unswept = false
 	in.records.Sweep()
+	in.obeyAll(&records.Result{})
 	in.reconcileAll()
 }
 

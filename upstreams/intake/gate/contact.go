@@ -109,12 +109,12 @@ func (g *Gate) isExpired(known time.Time) bool {
 
 // Set sets the settings. It reports whether something may no longer have expired by them.
 func (g *Gate) Set(s Settings) (back bool) {
-	had := g.isExpired(time.Time{})
+	back = g.isExpired(time.Time{}) && s.Staleness != g.settings.Staleness
 	g.settings = s
 	if g.hold != nil && !g.isOver() {
 		g.hold.asked = time.Time{} // holdFor is longer now: ignore the answer to the earlier request
 	}
-	return had && !g.isExpired(time.Time{})
+	return back
 }
 
 // ExpireTimers does what is due: it expires what is stale, judges, reports, and asks the source to repeat.

@@ -59,8 +59,8 @@ func (rs *Records) keep(sc *scope, name string, rec *record) bool {
 		return rec.kept && rs.leftOf(rs.keeping[rec]) > 0
 	}
 	before := rec.load(len(name))
-	bare, err := services.Without(rec.resource)
 	original := rec.original
+	bare, err := panics.Value(func() (*mirror.Resource, error) { return services.Without(rec.resource) })
 	if err == nil && original != nil {
 		original, err = services.Without(original)
 	}
@@ -204,8 +204,11 @@ func (rs *Records) Bare(served *mirror.Resource) *mirror.Resource {
 
 // PendingServices returns the keys of the services that a registry may have left out: a scope has still to answer.
 func (rs *Records) PendingServices() (keys []mirror.Key) {
+	if !rs.registry {
+		return nil
+	}
 	for name := range rs.kind(federation.ServiceEntry).pending {
-		if original, ok := keyOf(federation.ServiceEntry, name); ok && rs.registry {
+		if original, ok := keyOf(federation.ServiceEntry, name); ok {
 			keys = append(keys, rs.rules.keyOf(original))
 		}
 	}

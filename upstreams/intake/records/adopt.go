@@ -222,7 +222,7 @@ func hashOf(b [16]byte) xxh3.Uint128 {
 // Saved returns the record to write for a key that is served as r, from its origin; false if that has another content.
 func (rs *Records) Saved(o Origin, r *mirror.Resource) (out state.Record, is bool) {
 	rec, sc := o.record, o.scope
-	if f := rs.former[r.Key()]; f != nil && rs.discovery.services[f].scope != nil {
+	if f := rs.former[r.Key()]; f != nil && rs.discovery.services[f].scope != nil && services.SameConfig(f.resource, r) {
 		rec, sc = f, rs.discovery.services[f].scope // a record that was written before may have no content now
 	}
 	switch {

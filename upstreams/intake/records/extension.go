@@ -1,9 +1,12 @@
 package records
 
 import (
+	"errors"
 	"strings"
 
 	"meshrelay/federation"
+	"meshrelay/internal/panics"
+	"meshrelay/mirror"
 	"meshrelay/state"
 )
 
@@ -24,7 +27,10 @@ func (rs *Records) extend(name string, plugin *record) string {
 		}
 		return name
 	}
-	made, err := federation.ExtensionOf(plugin.resource)
+	made, err := panics.Value(func() (*mirror.Resource, error) { return federation.ExtensionOf(plugin.resource) })
+	if p := (*panics.Panic)(nil); errors.As(err, &p) {
+		_ = rs.Panicked(name, p)
+	}
 	if err != nil {
 		rs.refuse(sc, name, err, &Result{})
 		return name

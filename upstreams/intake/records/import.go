@@ -21,12 +21,7 @@ func (rs *Records) importRecord(sc *scope, rec *record, r *mirror.Resource, way 
 	}
 	had := rec.resource != nil
 	defer func() { rs.parents = rs.parents || r.Kind() == federation.ServiceEntry && had != (rec.resource != nil) }()
-	if !rec.relayed && r.Kind() == federation.ServiceEntry {
-		if r, err = services.Believed(r); err != nil {
-			return false, err
-		}
-	}
-	why, held, siblings, err := rs.judge(sc, rec, r, way)
+	r, why, held, siblings, err := rs.judge(sc, rec, r, way)
 	if why != imported {
 		rs.detach(sc, rec)
 		sc.setLeftOut(rec, why)
@@ -65,20 +60,27 @@ func (rs *Records) importRecord(sc *scope, rec *record, r *mirror.Resource, way 
 	return true, nil
 }
 
-// judge returns why a resource is left out, or the content of its record and its siblings. A panic is an error of the resource.
-func (rs *Records) judge(sc *scope, rec *record, r *mirror.Resource, way mirror.Way) (why leftOut, held *mirror.Resource, siblings []*mirror.Resource, err error) {
+// judge returns what is believed of a resource, and why it is left out, or the content of its record and its siblings. A panic
+// is an error of the resource.
+func (rs *Records) judge(sc *scope, rec *record, r *mirror.Resource, way mirror.Way) (believed *mirror.Resource, why leftOut, held *mirror.Resource, siblings []*mirror.Resource, err error) {
+	believed = r
 	p := panics.Try(func() {
 		if rs.Fault != nil {
 			rs.Fault(r)
 		}
-		if why = rs.check(rec, r, way); why == imported {
-			held, siblings, err = rs.reshape(sc, rec, r)
+		if !rec.relayed && r.Kind() == federation.ServiceEntry {
+			if believed, err = services.Believed(r); err != nil {
+				return
+			}
+		}
+		if why = rs.check(rec, believed, way); why == imported {
+			held, siblings, err = rs.reshape(sc, rec, believed)
 		}
 	})
 	if p != nil {
-		return imported, nil, nil, rs.Panicked(r.FullName(), p)
+		return r, imported, nil, nil, rs.Panicked(r.FullName(), p)
 	}
-	return why, held, siblings, err
+	return believed, why, held, siblings, err
 }
 
 // reshape returns the content of a record for r, and its siblings.
@@ -133,7 +135,7 @@ func (rs *Records) room(sc *scope, rec *record, name []byte, el Element) error {
 	if l.MaxBytes > 0 && needed > held.bytes && rs.Size()+needed-held.bytes > l.MaxBytes {
 		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
 	}
-	if !held.content && len(rs.former) > 0 {
+	if !held.content && !rs.held.Frozen {
 		return rs.roomBesideHeld(sc.Kind, string(name), size)
 	}
 	return nil
@@ -154,8 +156,8 @@ func (rs *Records) roomBesideHeld(kind mirror.Kind, name string, size int) error
 	if rs.former[rs.rules.keyOf(original)] != nil {
 		return nil // it returns
 	}
-	l := rs.limits
-	if l.MaxResources > 0 && rs.resources+len(rs.former) >= 2*l.MaxResources || l.MaxBytes > 0 && rs.bytes+size+rs.formerBytes > 2*l.MaxBytes {
+	l, waiting, bytes := rs.limits, rs.held.N+len(rs.former)-rs.held.formers, rs.held.Bytes+rs.formerBytes-rs.held.formerBytes
+	if waiting > 0 && (l.MaxResources > 0 && rs.resources+waiting >= 2*l.MaxResources || l.MaxBytes > 0 && rs.bytes+size+bytes > 2*l.MaxBytes) {
 		return fmt.Errorf(overLimit+"%w: see \"relay upstreams --held %s\"", errHeldFull, rs.name)
 	}
 	return nil

@@ -36,7 +36,7 @@ func (rs *Records) Silent(scopes []Scope, waits func(mirror.Kind) bool) (awaited
 		rs.settle(k)
 		settled = append(settled, k.kind)
 	}
-	rs.reportNotOffered()
+	rs.ReportNotOffered()
 	return awaited, settled
 }
 
@@ -48,8 +48,8 @@ func (rs *Records) mayConfirm(k *kind, sc *scope, waits func(mirror.Kind) bool) 
 	})
 }
 
-// reportNotOffered reports which types the source does not offer, after a change.
-func (rs *Records) reportNotOffered() {
+// ReportNotOffered reports which types the source does not offer, after a change.
+func (rs *Records) ReportNotOffered() {
 	now := slices.DeleteFunc(slices.Clone(rs.opened), func(name string) bool {
 		sc := rs.scopes[name]
 		return sc == nil || !sc.silent

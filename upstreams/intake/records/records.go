@@ -33,6 +33,7 @@ type Records struct {
 	trust
 	changes
 	roots     roots
+	held      Held
 	rules     *Rules
 	discovery *discovery
 	tell      Teller
@@ -83,6 +84,14 @@ type trust struct {
 	server  []string // the identities that the server of the last update has proven
 }
 
+// Held are the deletions that wait for the guard. With those of an update they count towards the limits, but not while the
+// upstream is frozen: it then serves no more than before.
+type Held struct {
+	N, Bytes             int
+	Frozen               bool
+	formers, formerBytes int // when it was set
+}
+
 // changes are what was touched since the last Wants.
 type changes struct {
 	touched []touched
@@ -131,6 +140,12 @@ func (rs *Records) Set(u config.Upstream) {
 
 // SetNow sets the time, and how long the source was in contact. Neither must fall.
 func (rs *Records) SetNow(now time.Time, connected time.Duration) { rs.clock = clock{now, connected} }
+
+// SetHeld sets what waits before an update.
+func (rs *Records) SetHeld(h Held) {
+	h.formers, h.formerBytes = len(rs.former), rs.formerBytes
+	rs.held = h
+}
 
 // Rules returns the rules, and SetRules sets those of the next source. Adopt imports by them.
 func (rs *Records) Rules() *Rules { return rs.rules }
@@ -204,7 +219,7 @@ func (rs *Records) Answers(of mirror.Kind) bool { return rs.open && !rs.kind(of)
 func (rs *Records) Sweep() {
 	for _, sc := range rs.scopes {
 		if !sc.answered {
-			rs.deleteAll(sc)
+			rs.touch(rs.kind(sc.Kind), false, rs.deleteAll(sc)...)
 		}
 	}
 }
@@ -236,9 +251,6 @@ func (rs *Records) Settle(s Scope) {
 	rs.reportRefused(sc)
 	rs.dropUnopened(k)
 	rs.settle(k)
-	if len(rs.notOffered) > 0 {
-		rs.reportNotOffered()
-	}
 }
 
 // Graces passes the ends of the graces to later.

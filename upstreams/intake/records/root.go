@@ -82,11 +82,11 @@ func (rs *Records) SetRoots(all string) { rs.roots.all = all; rs.news = true }
 func (rs *Records) Roots() string { return rs.roots.all }
 
 // Reroot judges all resources again that come from, or into, root namespaces that have changed. What is left out goes without
-// the guard: a rule of the config leaves it out.
-func (rs *Records) Reroot(out *Result) {
+// the guard: a rule of the config leaves it out. It reports whether there are other roots.
+func (rs *Records) Reroot(out *Result) (changed bool) {
 	before, next := rs.rules, rs.rules.withRoot(rs.roots.all)
 	if next == before {
-		return
+		return false
 	}
 	rs.rules = next
 	back := map[*kind][]string{}
@@ -116,6 +116,7 @@ func (rs *Records) Reroot(out *Result) {
 	for k, names := range back {
 		rs.touch(k, false, names...)
 	}
+	return true
 }
 
 // rejudge imports the content of a record again.

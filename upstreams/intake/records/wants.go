@@ -49,6 +49,7 @@ type touched struct {
 }
 
 func (rs *Records) touch(k *kind, endpoints bool, names ...string) {
+	rs.touched = slices.Grow(rs.touched, len(names))
 	for _, name := range names {
 		rs.touched = append(rs.touched, touched{kind: k, name: name, endpoints: endpoints})
 	}
