@@ -405,7 +405,7 @@ func (m *Manager) Refuses(name string) func(served mirror.Key) bool {
 	if err != nil {
 		return func(mirror.Key) bool { return false }
 	}
-	return locked(u, (*intake.Intake).Refuses)
+	return locked(u, func(in *intake.Intake) func(mirror.Key) bool { return in.Records().Refuses() })
 }
 
 // Report writes the condition of the object of a served resource, as Reporter.
@@ -424,7 +424,7 @@ func (m *Manager) Report(ctx context.Context, upstream string, served mirror.Key
 // LeftOut returns the resources that are left out, by upstream in order of priority.
 func (m *Manager) LeftOut() (out []records.LeftOut) {
 	for _, u := range m.all() {
-		out = append(out, locked(u.upstream, (*intake.Intake).LeftOut)...)
+		out = append(out, locked(u.upstream, func(in *intake.Intake) []records.LeftOut { return in.Records().LeftOut() })...)
 	}
 	return out
 }

@@ -254,17 +254,17 @@ func (u *upstream) runOnce(ctx context.Context, source Source) error {
 
 // Versions implements Feed.
 func (u *upstream) Versions(scope string) map[string]string {
-	return locked(u, func(in *intake.Intake) map[string]string { return in.Versions(scope) })
+	return locked(u, func(in *intake.Intake) map[string]string { return in.Records().Versions(scope) })
 }
 
 // Holds implements Feed.
 func (u *upstream) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
-	return locked(u, func(in *intake.Intake) bool { return in.Holds(scope, name, digest, size) })
+	return locked(u, func(in *intake.Intake) bool { return in.Records().Holds(scope, name, digest, size) })
 }
 
 // Keep implements Feed.
 func (u *upstream) Keep(n int) (fits bool) {
-	return locked(u, func(in *intake.Intake) bool { return in.Keep(n) })
+	return locked(u, func(in *intake.Intake) bool { return in.Records().Keep(n) })
 }
 
 // Identity implements Feed.

@@ -139,7 +139,7 @@ func TestWhatTheRulesLeaveOutSinceIsNotServedAgain(t *testing.T) {
 			t.Error("its deletion does not wait any more")
 		}
 	}
-	if out := m.LeftOut(); len(out) != 1 || out[0].Name != "x" {
+	if out := m.records.LeftOut(); len(out) != 1 || out[0].Name != "x" {
 		t.Errorf("left out: %+v", out)
 	}
 }

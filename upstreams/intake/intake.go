@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/zeebo/xxh3"
-
 	"meshrelay/config"
 	"meshrelay/events"
 	"meshrelay/federation"
@@ -284,25 +282,8 @@ func (in *Intake) Identity() string { return in.identity }
 // ServedWithout reports whether an operator serves clients without the source.
 func (in *Intake) ServedWithout() bool { return !in.without.IsZero() }
 
-// LeftOut returns the resources that are left out and the kinds that are not asked for, sorted.
-func (in *Intake) LeftOut() []records.LeftOut { return in.records.LeftOut() }
-
-// Refuses returns a function that reports whether the content of a served key may be refused.
-func (in *Intake) Refuses() func(served mirror.Key) bool { return in.records.Refuses() }
-
-// Versions returns the names in a scope, each with the version that the source gave.
-func (in *Intake) Versions(scope string) map[string]string { return in.records.Versions(scope) }
-
-// Holds reports whether the accepted content of a name has this digest and size.
-func (in *Intake) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
-	return in.records.Holds(scope, name, digest, size)
-}
-
-// Keep implements upstreams.Feed.
-func (in *Intake) Keep(n int) (fits bool) { return in.records.Keep(n) }
-
-// Kept returns about how many bytes limits.maxBytes counts.
-func (in *Intake) Kept() int { return in.records.Size() }
+// Records returns what the source says.
+func (in *Intake) Records() *records.Records { return in.records }
 
 // Synced reports whether the present source has given all its content at least once.
 func (in *Intake) Synced() bool { return in.complete }

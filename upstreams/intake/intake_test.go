@@ -259,7 +259,7 @@ func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 	tell := func(host string, size int) (was bool) {
 		t.Helper()
 		digest := xxh3.HashString128(host)
-		was = m.Holds(scope.Name, "shop/a", digest, size)
+		was = m.records.Holds(scope.Name, "shop/a", digest, size)
 		before := decoded
 		m.step(Received{Live: true, Updates: []records.Update{{Scope: scope, Complete: true, Elements: each(func(yield func(records.Element) bool) {
 			yield(records.Element{Name: []byte("shop/a"), Size: size, Digest: digest, Decode: func() (*mirror.Resource, bool, error) {
@@ -284,13 +284,13 @@ func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 			t.Errorf("%s is held: %t", tc.host, was)
 		}
 	}
-	for _, other := range []bool{m.Holds("x", "shop/a", xxh3.HashString128("b"), 100), m.Holds(scope.Name, "shop/b", xxh3.HashString128("b"), 100)} {
+	for _, other := range []bool{m.records.Holds("x", "shop/a", xxh3.HashString128("b"), 100), m.records.Holds(scope.Name, "shop/b", xxh3.HashString128("b"), 100)} {
 		if other {
 			t.Error("another scope or name is held")
 		}
 	}
 	m.limit(func(l *config.Limits) { l.MaxResourceBytes = 50 })
-	if m.Holds(scope.Name, "shop/a", xxh3.HashString128("b"), 100) {
+	if m.records.Holds(scope.Name, "shop/a", xxh3.HashString128("b"), 100) {
 		t.Error("what is too large by now is not looked at again")
 	}
 }
@@ -347,7 +347,7 @@ func TestWhatCountsTowardsTheLimitsIsWhatIsHeld(t *testing.T) {
 		m.step(Received{Updates: []records.Update{m.update(true, fakexds.MCP("ns/a", &networking.ServiceEntry{Hosts: []string{"a.example"}}, func(r *mcp.Resource) { r.Metadata.Version = version }))}})
 	}
 	m.check()
-	if m.Kept() == 0 {
+	if m.records.Size() == 0 {
 		t.Error("nothing counts")
 	}
 }
@@ -402,7 +402,7 @@ func TestNamesWithoutContentCountTowardsTheLimits(t *testing.T) {
 	for what, err := range map[string]error{"left out": &records.LeftOutError{Detail: strings.Repeat("x", 5000)}, "refused": wrong} {
 		m := newMachine(t, false, config.Provenance{})
 		m.limit(func(l *config.Limits) { l.MaxBytes = 40_000 })
-		if !m.Keep(5000) {
+		if !m.records.Keep(5000) {
 			t.Fatal("an empty intake has no room")
 		}
 		sc := records.KindScope(federation.ServiceEntry)
@@ -413,26 +413,26 @@ func TestNamesWithoutContentCountTowardsTheLimits(t *testing.T) {
 				yield(records.Element{Name: []byte(name), Version: bytes.Repeat([]byte("1"), 500), Size: 10, Digest: xxh3.HashString128(name), Decode: func() (*mirror.Resource, bool, error) { return nil, false, err }})
 			})}}})
 			refused += out.RefusedTotal
-			if n := m.Kept(); n > 40_000+40_000/8+1400 { // refused names, and one record
+			if n := m.records.Size(); n > 40_000+40_000/8+1400 { // refused names, and one record
 				t.Fatalf("%s: %d bytes are kept", what, n)
 			}
 		}
-		if n := len(m.Versions(sc.Name)); n == 0 || n > 40 || refused < 960 {
+		if n := len(m.records.Versions(sc.Name)); n == 0 || n > 40 || refused < 960 {
 			t.Errorf("%s: %d records, %d refused", what, n, refused)
 		}
-		if st := m.Status(m.now); st.RefusedTotal < 900 || m.Kept() > 40_000+5000 {
-			t.Errorf("%s: %d are refused, %d bytes are kept", what, st.RefusedTotal, m.Kept())
+		if st := m.Status(m.now); st.RefusedTotal < 900 || m.records.Size() > 40_000+5000 {
+			t.Errorf("%s: %d are refused, %d bytes are kept", what, st.RefusedTotal, m.records.Size())
 		}
-		if fits := m.Keep(20_000); fits {
+		if fits := m.records.Keep(20_000); fits {
 			t.Errorf("%s: the source may keep as much as there is", what)
 		}
-		m.Keep(-20_000)
+		m.records.Keep(-20_000)
 		m.step(Received{Updates: []records.Update{{Scope: sc, Complete: true, Elements: records.Resources()}}})
-		if n := m.Kept(); n != 5000 {
+		if n := m.records.Size(); n != 5000 {
 			t.Errorf("%s: %d bytes of nothing", what, n)
 		}
-		if !m.Keep(20_000) || !m.Keep(-25_000) || m.Kept() != 0 {
-			t.Errorf("%s: %d bytes of nothing", what, m.Kept())
+		if !m.records.Keep(20_000) || !m.records.Keep(-25_000) || m.records.Size() != 0 {
+			t.Errorf("%s: %d bytes of nothing", what, m.records.Size())
 		}
 	}
 }
@@ -443,7 +443,7 @@ func TestANameWhoseOnlyContentIsRefusedIsKnown(t *testing.T) {
 	tried := 0
 	m.records.Fault = overBad(&tried)
 	m.step(Received{Updates: []records.Update{m.update(true, entry("shop/a", "a"), entry("shop/bad", "b"))}})
-	refuses := m.Refuses()
+	refuses := m.records.Refuses()
 	for name, want := range map[string]bool{"a": false, "bad": true, "other": false} {
 		if got := refuses(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}); got != want {
 			t.Errorf("%s: %v", name, got)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"k8s.io/apimachinery/pkg/watch"
 	"pgregory.net/rapid"
 
@@ -38,6 +39,14 @@ type kept struct {
 	*intake.Intake
 	now time.Time
 }
+
+func (k *kept) Versions(scope string) map[string]string { return k.Records().Versions(scope) }
+
+func (k *kept) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
+	return k.Records().Holds(scope, name, digest, size)
+}
+
+func (k *kept) Keep(n int) (fits bool) { return k.Records().Keep(n) }
 
 func (k *kept) Tell(e intake.Event) records.Result {
 	k.now = k.now.Add(time.Second)
@@ -105,7 +114,7 @@ func heapOf() int {
 // check compares the count with the limit, and the heap with the largest count.
 func (h *hostile) check(when string) {
 	h.t.Helper()
-	count := h.feed.Kept()
+	count := h.feed.Records().Size()
 	h.most = max(h.most, count)
 	if most := hostileLimit + h.names + hostileLimit/8 + 40<<10; h.names > hostileNames || count > most {
 		h.t.Fatalf("%s: %d KiB are kept, want %d KiB at most; %d KiB are of a list of namespaces, want %d KiB at most", when, count>>10, most>>10, h.names>>10, hostileNames>>10)
@@ -287,7 +296,7 @@ func TestTheHeapIsAtMostTwiceTheCountWhateverAServerSends_K7(t *testing.T) {
 		for _, kind := range h.kinds {
 			h.list(kind, false, h.always(kind))
 		}
-		before := h.feed.Kept()
+		before := h.feed.Records().Size()
 		sent, of := func() []map[string]any { return nil }, h.kinds[0] // what may be deleted
 		for range rapid.IntRange(1, 6).Draw(rt, "steps") {
 			kind, shape := rapid.SampledFrom(h.kinds).Draw(rt, "kind"), rapid.SampledFrom(names).Draw(rt, "shape")
@@ -326,7 +335,7 @@ func TestTheHeapIsAtMostTwiceTheCountWhateverAServerSends_K7(t *testing.T) {
 		for _, kind := range h.kinds {
 			h.list(kind, false, h.always(kind))
 		}
-		if after := h.feed.Kept(); after > before+100 {
+		if after := h.feed.Records().Size(); after > before+100 {
 			rt.Fatalf("%d bytes are counted for what %d were counted for before", after, before)
 		}
 		h.check("the usual")

@@ -6,31 +6,23 @@ import (
 	"meshrelay/mirror"
 )
 
-// contact is the contact with the source. What it has expires while the contact is lost for too long.
+// Contact is the contact with the source.
+type Contact struct {
+	Has, Stale bool
+	Since      time.Time // of the last contact, zero if there was none
+	Lasted     bool      // there was a later contact than Since: a former process was killed before it wrote the time
+}
+
+// contact is a Contact. What the source has expires while it is lost for too long.
 type contact struct {
-	has bool
-	// since is the last contact, zero if there was none. lasted is set if there was a later contact: a former
-	// process was killed before it wrote the time.
-	since   time.Time
-	lasted  bool
-	isStale bool
+	Contact
 	// told has the kinds that a stream has answered before the source came in contact. The time is zero while
 	// the stream is open, and otherwise the end of the stream.
 	told map[mirror.Kind]time.Time
 }
 
-// Contact is the contact with the source.
-type Contact struct {
-	Has, Stale bool
-	Since      time.Time // of the last contact, zero if there was none
-	Lasted     bool      // there was a later contact than Since
-}
-
 // Contact returns the contact with the source.
-func (g *Gate) Contact() Contact {
-	c := &g.contact
-	return Contact{Has: c.has, Stale: c.isStale, Since: c.since, Lasted: c.lasted}
-}
+func (g *Gate) Contact() Contact { return g.contact.Contact }
 
 // RestoreContact makes what was restored stale until the source has given all its content.
 func (g *Gate) RestoreContact(last time.Time, lasted bool) {
@@ -38,25 +30,25 @@ func (g *Gate) RestoreContact(last time.Time, lasted bool) {
 		last = g.now // the clock was set back
 	}
 	c := &g.contact
-	c.since, c.lasted, c.isStale = last, lasted && !last.IsZero(), true
+	c.Since, c.Lasted, c.Stale = last, lasted && !last.IsZero(), true
 	if last.IsZero() {
-		c.since = g.now
+		c.Since = g.now
 	}
 }
 
 // Lose notes the end of the contact, or the end of a stream that did not bring contact. It reports whether there was one.
 func (g *Gate) Lose() (had bool) {
 	c := &g.contact
-	if had = c.has; had {
-		c.has, c.since = false, g.now
+	if had = c.Has; had {
+		c.Has, c.Since = false, g.now
 	}
 	for kind, ended := range c.told {
 		if ended.IsZero() {
 			c.told[kind] = g.now
 		}
 	}
-	if c.since.IsZero() && g.Size() > 0 {
-		c.since = g.now // the stream did not give all its content
+	if c.Since.IsZero() && g.Size() > 0 {
+		c.Since = g.now // the stream did not give all its content
 	}
 	if h := g.hold; h != nil { // the clock stops, and what was asked for does not come
 		h.ran, h.running, h.asked = h.elapsed(g.now), time.Time{}, time.Time{}
@@ -68,7 +60,7 @@ func (g *Gate) Lose() (had bool) {
 func (g *Gate) Regain() (back bool) {
 	c := &g.contact
 	back = g.isExpired(time.Time{})
-	c.has, c.isStale, c.lasted, c.since = true, false, false, time.Time{}
+	c.Has, c.Stale, c.Lasted, c.Since = true, false, false, time.Time{}
 	clear(c.told)
 	if g.hold != nil {
 		g.hold.running = g.now
@@ -78,7 +70,7 @@ func (g *Gate) Regain() (back bool) {
 
 // Freshen notes that the open stream has answered a kind. It reports whether that had expired.
 func (g *Gate) Freshen(kind mirror.Kind) (back bool) {
-	if g.contact.has {
+	if g.contact.Has {
 		return false
 	}
 	back = g.Withholds(kind)
@@ -88,7 +80,7 @@ func (g *Gate) Freshen(kind mirror.Kind) (back bool) {
 
 // Withholds reports whether a kind is not served because it has expired.
 func (g *Gate) Withholds(kind mirror.Kind) bool {
-	if g.contact.has {
+	if g.contact.Has {
 		return false
 	}
 	ended, told := g.contact.told[kind]
@@ -98,11 +90,11 @@ func (g *Gate) Withholds(kind mirror.Kind) bool {
 // isExpired reports whether what was last known at a time has expired: then, or at the last contact if that is later.
 func (g *Gate) isExpired(known time.Time) bool {
 	c, after := &g.contact, g.settings.Staleness.ExpireAfter.D()
-	if after == 0 || g.frozen || c.has || c.since.IsZero() {
+	if after == 0 || g.frozen || c.Has || c.Since.IsZero() {
 		return false
 	}
-	if c.since.After(known) {
-		known = c.since
+	if c.Since.After(known) {
+		known = c.Since
 	}
 	return g.now.Sub(known) >= after
 }
@@ -134,7 +126,7 @@ func (g *Gate) NextDeadline(later func(time.Time)) {
 	}
 	if h := g.hold; h != nil {
 		later(h.reportAt)
-		if g.contact.has {
+		if g.contact.Has {
 			if left, ends := g.left(); ends && left > 0 {
 				later(g.now.Add(left))
 			} else if ends && !h.asked.IsZero() {
@@ -144,12 +136,12 @@ func (g *Gate) NextDeadline(later func(time.Time)) {
 		}
 	}
 	c := &g.contact
-	if c.has || c.since.IsZero() {
+	if c.Has || c.Since.IsZero() {
 		return
 	}
-	later(c.since.Add(g.settings.Staleness.StaleAfter.D()))
+	later(c.Since.Add(g.settings.Staleness.StaleAfter.D()))
 	if after := g.settings.Staleness.ExpireAfter.D(); after > 0 {
-		later(c.since.Add(after))
+		later(c.Since.Add(after))
 		for _, ended := range c.told {
 			if !ended.IsZero() {
 				later(ended.Add(after))
@@ -161,11 +153,11 @@ func (g *Gate) NextDeadline(later func(time.Time)) {
 // expire reports a source that has become stale, and drops what has expired.
 func (g *Gate) expire() {
 	c := &g.contact
-	if c.has {
+	if c.Has {
 		return
 	}
-	if !c.isStale && !c.since.IsZero() && g.now.Sub(c.since) >= g.settings.Staleness.StaleAfter.D() {
-		c.isStale = true
+	if !c.Stale && !c.Since.IsZero() && g.now.Sub(c.Since) >= g.settings.Staleness.StaleAfter.D() {
+		c.Stale = true
 		g.watch.Told(Happening{What: BecameStale})
 	}
 	if g.frozen || g.settings.Staleness.ExpireAfter == 0 {

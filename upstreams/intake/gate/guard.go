@@ -124,7 +124,7 @@ func (g *Gate) isNormalAgain(complete bool) bool {
 	if _, ends := g.left(); !ends && 2*g.waiting > h.most || h.returned.IsZero() || h.picked || g.round.syncing || g.round.unreadable {
 		return false
 	}
-	quiet := g.contact.has && g.now.Sub(h.returned) >= guardWindow
+	quiet := g.contact.Has && g.now.Sub(h.returned) >= guardWindow
 	return (complete || quiet) && g.tooMany() == ""
 }
 

@@ -71,7 +71,7 @@ func (g *Gate) holdAll(why string) {
 		g.hold.since, g.hold.ran = b.Since, b.Ran
 	}
 	g.before = Clock{}
-	if g.contact.has {
+	if g.contact.Has {
 		g.hold.running = g.now
 	}
 }
@@ -120,7 +120,7 @@ func (g *Gate) RestoreHold(c Clock) { g.before = c }
 // askToRepeat asks the source to repeat what it has, once the clock is over.
 func (g *Gate) askToRepeat() {
 	h := g.hold
-	if h == nil || !g.contact.has || !g.isOver() || !h.asked.IsZero() && g.now.Sub(h.asked) < repeatEvery {
+	if h == nil || !g.contact.Has || !g.isOver() || !h.asked.IsZero() && g.now.Sub(h.asked) < repeatEvery {
 		return
 	}
 	again := !h.asked.IsZero()

@@ -60,60 +60,42 @@ type row struct {
 // transitions has every transition that can happen.
 func transitions() []row {
 	const live, frozen = false, true
-	return []row{
-		{live, Follows, wanted, Follows, serves},
+	all := []row{
 		{live, Follows, gone, Departing, stays},
-		{live, Follows, ruledOut, Follows, drops},
 		{live, Follows, expires, Follows, drops},
-		{live, Departing, wanted, Follows, serves},
 		{live, Departing, gone, Departing, stays},
-		{live, Departing, ruledOut, Follows, drops},
 		{live, Departing, holds, Held, bares},
 		{live, Departing, passes, Follows, drops},
 		{live, Departing, expires, Follows, drops},
 		{live, Departing, freezes, Gone, stays},
 		{live, Held, wanted, Follows, returns},
 		{live, Held, gone, Held, stays},
-		{live, Held, ruledOut, Follows, drops},
 		{live, Held, holdEnds, Departing, stays},
 		{live, Held, passes, Follows, drops},
 		{live, Held, expires, Follows, drops},
 		{live, Held, freezes, Gone, stays},
-		{live, RuledOut, wanted, Follows, serves},
-		{live, RuledOut, ruledOut, Follows, drops},
 		{live, RuledOut, recounts, Follows, stays},
-		{live, Kept, wanted, Follows, serves},
 		{live, Kept, gone, Departing, stays},
-		{live, Kept, ruledOut, Follows, drops},
 		{live, Kept, recounts, Follows, stays},
-		{frozen, Follows, same, Follows, stays},
-		{frozen, Follows, other, Changed, stays},
 		{frozen, Follows, gone, Gone, bares},
-		{frozen, Follows, ruledOut, RuledOut, bares},
-		{frozen, Follows, rollsBack, Kept, stays},
-		{frozen, Changed, same, Follows, stays},
-		{frozen, Changed, other, Changed, stays},
 		{frozen, Changed, gone, Gone, bares},
-		{frozen, Changed, ruledOut, RuledOut, bares},
-		{frozen, Changed, rollsBack, Kept, stays},
 		{frozen, Changed, recounts, Follows, stays},
-		{frozen, Gone, same, Follows, stays},
-		{frozen, Gone, other, Changed, stays},
 		{frozen, Gone, gone, Gone, bares},
-		{frozen, Gone, ruledOut, RuledOut, bares},
-		{frozen, Gone, rollsBack, Kept, stays},
 		{frozen, Gone, recounts, Follows, stays},
-		{frozen, RuledOut, same, Follows, stays},
-		{frozen, RuledOut, other, Changed, stays},
 		{frozen, RuledOut, gone, RuledOut, bares},
-		{frozen, RuledOut, ruledOut, RuledOut, bares},
-		{frozen, RuledOut, rollsBack, Kept, stays},
-		{frozen, Kept, same, Follows, stays},
-		{frozen, Kept, other, Changed, stays},
 		{frozen, Kept, gone, Kept, bares},
-		{frozen, Kept, ruledOut, RuledOut, bares},
-		{frozen, Kept, rollsBack, Kept, stays},
 	}
+	for _, from := range []State{Follows, Departing, RuledOut, Kept} {
+		all = append(all, row{live, from, wanted, Follows, serves})
+	}
+	for _, from := range []State{Follows, Departing, Held, RuledOut, Kept} {
+		all = append(all, row{live, from, ruledOut, Follows, drops})
+	}
+	for _, from := range []State{Follows, Changed, Gone, RuledOut, Kept} {
+		all = append(all, row{frozen, from, same, Follows, stays}, row{frozen, from, other, Changed, stays},
+			row{frozen, from, ruledOut, RuledOut, bares}, row{frozen, from, rollsBack, Kept, stays})
+	}
+	return all
 }
 
 // table has the transitions by mode, state and event. A transition that is not there changes nothing.
