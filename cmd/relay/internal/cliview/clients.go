@@ -13,10 +13,7 @@ var clientColumns = view.Clients.Pick("Client", "Cluster", "View", "Version", "P
 
 // Clients returns clients as a table. Ages are relative to now.
 func Clients(clients []downstream.ClientStatus, now time.Time) string {
-	if len(clients) == 0 {
-		return "No clients are connected.\n"
-	}
-	return tableOf(clientColumns, clients, now).String()
+	return listed("No clients are connected.\n", clientColumns, clients, now)
 }
 
 // Client describes one client in full. Ages are relative to now.

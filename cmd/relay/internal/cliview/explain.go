@@ -49,10 +49,7 @@ func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 		counts, _ := view.Distribution(e.Distribution)
 		p.printf("%s\n", counts)
 	}
-	if len(e.Sinks) > 0 {
-		p.WriteString("\n")
-		p.table(tableOf(view.SinkCopies, e.Sinks, now))
-	}
+	p.part("\n", listed("", view.SinkCopies, e.Sinks, now))
 	for _, s := range e.Sources {
 		if diffs && s.From != nil && e.Served != nil && s.Outcome != admin.Renamed {
 			p.WriteString(CleanLines(view.Difference("upstream "+s.Upstream, s.From, "served", e.Served)))
@@ -82,24 +79,9 @@ func explainCommand(r mirror.Key) string {
 // Conflicts returns the conflicts between upstreams as tables.
 func Conflicts(all admin.Conflicts, now time.Time) string {
 	var p page
-	if len(all.Keys) == 0 {
-		p.WriteString("No two upstreams have the same resource.\n")
-	} else {
-		p.table(tableOf(conflictColumns, all.Keys, now))
-	}
-	p.WriteString("\n")
-	if len(all.Hosts) == 0 {
-		p.WriteString("No two resources claim the same host.\n")
-	} else {
-		p.table(tableOf(view.HostConflicts, all.Hosts, now))
-	}
-	if len(all.Hybrids) > 0 {
-		p.WriteString("\nHosts whose parts come from different upstreams:\n\n")
-		p.table(tableOf(view.Hybrids, all.Hybrids, now))
-	}
-	if len(all.Refused) > 0 {
-		p.WriteString("\n")
-		p.table(tableOf(view.LeftOut, all.Refused, now))
-	}
+	p.WriteString(listed("No two upstreams have the same resource.\n", conflictColumns, all.Keys, now))
+	p.part("\n", listed("No two resources claim the same host.\n", view.HostConflicts, all.Hosts, now))
+	p.part("\nHosts whose parts come from different upstreams:\n\n", listed("", view.Hybrids, all.Hybrids, now))
+	p.part("\n", listed("", view.LeftOut, all.Refused, now))
 	return p.String()
 }

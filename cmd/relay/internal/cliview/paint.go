@@ -25,16 +25,12 @@ var unmark = strings.NewReplacer(green, "", yellow, "", red, "", plain, "")
 // Plain removes the marks of a text.
 func Plain(text string) string { return unmark.Replace(text) }
 
+var colors = map[view.Level]string{view.OK: green, view.Warn: yellow, view.Bad: red}
+
 // Colored cleans a text and marks it with the color of a level.
 func Colored(level view.Level, text string) string {
-	text = Clean(text)
-	switch level {
-	case view.OK:
-		return green + text + plain
-	case view.Warn:
-		return yellow + text + plain
-	case view.Bad:
-		return red + text + plain
+	if color := colors[level]; color != "" {
+		return color + Clean(text) + plain
 	}
-	return text
+	return Clean(text)
 }

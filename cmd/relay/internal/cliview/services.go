@@ -9,10 +9,7 @@ import (
 
 // Services returns services as a table. Ages are relative to now.
 func Services(all []services.Service, now time.Time) string {
-	if len(all) == 0 {
-		return "There are no services.\n"
-	}
-	return tableOf(view.Services, all, now).String()
+	return listed("There are no services.\n", view.Services, all, now)
 }
 
 // Service returns a service with its ports, ServiceEntries and endpoints. Ages are relative to now.
@@ -21,9 +18,6 @@ func Service(s services.Service, now time.Time) string {
 	p.printf("%s\n", view.Service(s))
 	p.printf("Ports: %s\n\n", view.Services.Pick("Ports")[0].Cell(s, now).Text)
 	p.table(tableOf(view.ServiceEntries, s.Entries, now))
-	if len(s.Endpoints) > 0 {
-		p.WriteString("\n")
-		p.table(tableOf(view.Endpoints, s.Endpoints, now))
-	}
+	p.part("\n", listed("", view.Endpoints, s.Endpoints, now))
 	return p.String()
 }

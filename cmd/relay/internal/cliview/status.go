@@ -120,9 +120,7 @@ func (p *page) advice(ups []upstreams.Status, now time.Time) {
 			out.printf("%s: %s. Check why the relay can not reach it\n", u.Name, view.Stale(u, now))
 		}
 	}
-	if out.Len() > 0 {
-		p.WriteString("\n" + out.String())
-	}
+	p.part("\n", out.String())
 }
 
 // Replicas returns a table of all replicas with lines about orders that are not in force, or nothing if there are none. Ages are

@@ -52,6 +52,14 @@ func tableOf[T any](columns view.Columns[T], all []T, now time.Time) *table {
 	return t
 }
 
+// listed returns a table with a row for each element of all, or empty if there are none.
+func listed[T any](empty string, columns view.Columns[T], all []T, now time.Time) string {
+	if len(all) == 0 {
+		return empty
+	}
+	return tableOf(columns, all, now).String()
+}
+
 // add adds a row.
 func (t *table) add(cells ...any) {
 	row := make([]view.Cell, len(cells))
@@ -113,4 +121,11 @@ func (p *page) printf(format string, args ...any) {
 
 func (p *page) table(t *table) {
 	_ = t.flush(p) // a Builder returns no error
+}
+
+// part writes a text after another, unless the text is empty.
+func (p *page) part(before, text string) {
+	if text != "" {
+		p.WriteString(before + text)
+	}
 }

@@ -40,11 +40,7 @@ func Upstream(u upstreams.Status, now time.Time) string {
 			p.WriteString("\n")
 		}
 	}
-	if kinds := view.Kinds(u); len(kinds) > 0 {
-		p.table(tableOf(view.KindCounts, kinds, now))
-	} else {
-		p.WriteString("It has no resources.\n")
-	}
+	p.WriteString(listed("It has no resources.\n", view.KindCounts, view.Kinds(u), now))
 	if rules := view.Rules(u); len(rules) > 0 {
 		p.WriteString("\n")
 		p.table(tableOf(view.RuleCounts, rules, now))
@@ -62,18 +58,12 @@ func Upstream(u upstreams.Status, now time.Time) string {
 
 // LeftOut returns a table of resources that import rules leave out.
 func LeftOut(all []records.LeftOut) string {
-	if len(all) == 0 {
-		return "Nothing is left out.\n"
-	}
-	return tableOf(view.LeftOut, all, time.Time{}).String()
+	return listed("Nothing is left out.\n", view.LeftOut, all, time.Time{})
 }
 
 // History returns revisions as a table. Ages are relative to now.
 func History(revisions []state.Revision, now time.Time) string {
-	if len(revisions) == 0 {
-		return "No revisions are kept.\n"
-	}
-	return tableOf(view.Revisions, revisions, now).String()
+	return listed("No revisions are kept.\n", view.Revisions, revisions, now)
 }
 
 // Held describes held deletions: for each upstream its hold, a table of the deletions, and the command that

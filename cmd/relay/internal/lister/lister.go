@@ -241,10 +241,7 @@ func (l *lister) HandleState(s adsclient.State) {
 	if s.Phase != adsclient.Disconnected && s.Phase != adsclient.Denied {
 		return
 	}
-	err := s.Err
-	if err == nil {
-		err = errors.New("the server ended the stream")
-	}
+	err := cmp.Or(s.Err, errors.New("the server ended the stream"))
 	if !l.complete || l.once {
 		l.stop(fmt.Errorf("server %w", err))
 		return
