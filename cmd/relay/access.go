@@ -95,12 +95,10 @@ func throughSocket(cmd *cobra.Command, c admin.Client, args []string, do call) e
 // hinted adds advice to the error of a relay that does not answer. If the relay answers with 400, the error
 // is the relay's text.
 func hinted(err error) error {
-	var unreachable *admin.UnreachableError
-	if errors.As(err, &unreachable) {
+	if _, ok := errors.AsType[*admin.UnreachableError](err); ok {
 		return fmt.Errorf("%w: check that a relay runs, and that this is its admin.address, or use --admin", err)
 	}
-	var refused *admin.StatusError
-	if errors.As(err, &refused) && refused.Code == http.StatusBadRequest {
+	if refused, ok := errors.AsType[*admin.StatusError](err); ok && refused.Code == http.StatusBadRequest {
 		return refusal(err)
 	}
 	return err
@@ -108,8 +106,8 @@ func hinted(err error) error {
 
 // refusal returns the lines of a relay's refusal as errors. An indented line belongs to the line before.
 func refusal(err error) error {
-	var refused *admin.StatusError
-	if !errors.As(err, &refused) {
+	refused, ok := errors.AsType[*admin.StatusError](err)
+	if !ok {
 		return err
 	}
 	var mistakes []error

@@ -43,7 +43,7 @@ clients and resources; --with-resources adds the resources. Uncompressed, it is 
 		if path == "-" {
 			return c.SupportBundle(ctx, os.Stdout, o)
 		}
-		if watched(cmd) && o.Seconds > 0 {
+		if onTerminal(cmd.ErrOrStderr()) && o.Seconds > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "profiling the CPU for %s...\n", time.Duration(o.Seconds)*time.Second)
 		}
 		size, err := writeNew(path, func(w io.Writer) error { return c.SupportBundle(ctx, w, o) })

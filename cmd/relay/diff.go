@@ -113,13 +113,9 @@ func (o diffOptions) selected(ctx context.Context, name string, sel *selection.S
 	if err != nil {
 		return nil, err
 	}
-	kinds := map[mirror.Kind]selection.Kind{}
-	for _, k := range sel.Kinds() {
-		kinds[k.Kind] = k
-	}
 	out := make(map[mirror.Key]*mirror.Resource, len(all))
-	for _, r := range all {
-		if k, wanted := kinds[r.Kind()]; wanted && sel.Matches(k, r) {
+	for _, g := range sel.Find(all).Groups {
+		for _, r := range g.Resources {
 			out[r.Key()] = r
 		}
 	}

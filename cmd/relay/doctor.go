@@ -57,7 +57,7 @@ a check failed, 2 when there are only warnings, and 0 otherwise.`,
 				return err
 			}
 			told := func(string, ...any) {}
-			if watched(cmd) {
+			if onTerminal(cmd.ErrOrStderr()) {
 				told = cmd.PrintErrf
 			}
 			found, err := examine(cmd.Context(), path, d, told)

@@ -219,11 +219,11 @@ func (f *eventFlags) followOn(cmd *cobra.Command, c admin.Client, timeout time.D
 			}
 			return view.Print([]events.Event{e})
 		})
-		var refused *admin.StatusError
+		_, refused := errors.AsType[*admin.StatusError](err)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.As(err, &refused):
+		case refused:
 			return hinted(err)
 		case !complained:
 			complained = true

@@ -206,7 +206,7 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
 	if o.watch {
-		if !onTerminal(cmd) && !cmd.Flags().Changed("limit") {
+		if !onTerminal(cmd.OutOrStdout()) && !cmd.Flags().Changed("limit") {
 			o.rows.most = 0
 		}
 		return watch(ctx, cmd, cfg, sel, opts, &o.rows)
@@ -220,20 +220,19 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 	if o.disk.dir != "" {
 		resources, problems = o.disk.resources()
 	} else {
-		var broken []error
 		var err error
-		if resources, broken, err = lister.List(ctx, cfg); err != nil {
+		if resources, problems, err = lister.List(ctx, cfg); err != nil {
 			return err
 		}
-		if problems = broken; len(broken) > 0 {
-			problems = append(problems, fmt.Errorf("resources that do not decode and are not shown: %d", len(broken)))
+		if n := len(problems); n > 0 {
+			problems = append(problems, fmt.Errorf("resources that do not decode and are not shown: %d", n))
 		}
 	}
 	found := sel.Find(resources)
 	missing := sel.Missing(found)
 	switch {
 	case len(found.Keys) > 0, opts.Format == cliview.JSON && len(missing) == 0:
-		if opts.Tabular() || cmd.Flags().Changed("limit") || onTerminal(cmd) && o.output.path == nil {
+		if opts.Tabular() || cmd.Flags().Changed("limit") || onTerminal(cmd.OutOrStdout()) && o.output.path == nil {
 			found.Groups = cutGroups(&o.rows, found.Groups)
 		}
 		var notes []string
@@ -275,18 +274,13 @@ func printResources(cmd *cobra.Command, groups []selection.Group, opts cliview.R
 
 // cutGroups cuts groups, so that they together have at most l.most resources.
 func cutGroups(l *rowLimit, groups []selection.Group) (out []selection.Group) {
-	room := *l
+	room := l.most
 	for _, g := range groups {
-		n := len(g.Resources)
-		switch {
-		case l.most <= 0:
-		case room.most <= 0:
-			g.Resources = nil
-		default:
-			g.Resources = cut(&rowLimit{most: room.most}, g.Resources)
-			room.most -= len(g.Resources)
+		if l.most > 0 {
+			n := min(len(g.Resources), room)
+			l.left += len(g.Resources) - n
+			g.Resources, room = g.Resources[:n], room-n
 		}
-		l.left += n - len(g.Resources)
 		out = append(out, g)
 	}
 	return out

@@ -129,15 +129,14 @@ runs. The command changes nothing.`,
 			if err != nil {
 				return err
 			}
-			if in.Output == "-" {
-				_, err := io.WriteString(cmd.OutOrStdout(), text)
-				return err
-			}
-			_, err = writeNew(in.Output, func(w io.Writer) error {
+			write := func(w io.Writer) error {
 				_, err := io.WriteString(w, text)
 				return err
-			})
-			if err == nil {
+			}
+			if in.Output == "-" {
+				return write(cmd.OutOrStdout())
+			}
+			if _, err = writeNew(in.Output, write); err == nil {
 				fmt.Fprintf(cmd.OutOrStdout(), written, in.Output, filepath.Join(filepath.Dir(in.Output), "relay.schema.json"))
 			}
 			return err

@@ -266,21 +266,6 @@ also does so when the file changes. If the file has mistakes, the command prints
 func newLogLevel(access *access) *cobra.Command {
 	var lasts time.Duration
 	levels := []string{"debug", "info", "warn", "error"}
-	show := func(cmd *cobra.Command, c admin.Client, _ []string) error {
-		level, err := c.LogLevel(cmd.Context())
-		if err == nil {
-			fmt.Fprintln(cmd.OutOrStdout(), level)
-		}
-		return err
-	}
-	set := func(cmd *cobra.Command, c admin.Client, args []string) error {
-		level, err := c.SetLogLevel(cmd.Context(), args[0], lasts)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintln(cmd.OutOrStdout(), level)
-		return nil
-	}
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "log-level [debug|info|warn|error]",
 		Short: "Show or set the log level of a running relay",
@@ -303,10 +288,19 @@ The level is that of the whole relay. Lines about an upstream have the key upstr
 		},
 		ValidArgs: levels,
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
-		if len(args) > 0 {
-			return throughSocket(cmd, c, args, set)
+		level, err := "", error(nil)
+		if len(args) == 0 {
+			level, err = c.LogLevel(cmd.Context())
+		} else {
+			err = throughSocket(cmd, c, args, func(cmd *cobra.Command, c admin.Client, args []string) (err error) {
+				level, err = c.SetLogLevel(cmd.Context(), args[0], lasts)
+				return err
+			})
 		}
-		return show(cmd, c, args)
+		if err == nil {
+			fmt.Fprintln(cmd.OutOrStdout(), level)
+		}
+		return err
 	})
 	cmd.Flags().DurationVar(&lasts, "for", 0, "how long the level lasts, up to 24h (default: until the relay ends)")
 	return cmd

@@ -69,23 +69,20 @@ func (o *output) print(cmd *cobra.Command, err error, v any, text string) error 
 	switch {
 	case err != nil:
 		return err
-	case o.path != nil:
-		b, err := json.Marshal(v)
-		if err != nil {
-			return err
-		}
-		return o.json(w, b)
 	case o.format == "json":
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		enc.SetIndent("", "  ")
 		return enc.Encode(v)
-	case o.format == "yaml":
+	case o.path != nil, o.format == "yaml":
 		b, err := json.Marshal(v)
-		if err != nil {
-			return err
+		if err == nil && o.path != nil {
+			return o.json(w, b)
 		}
-		if b, err = yaml.JSONToYAML(b); err == nil {
+		if err == nil {
+			b, err = yaml.JSONToYAML(b)
+		}
+		if err == nil {
 			_, err = w.Write(b)
 		}
 		return err

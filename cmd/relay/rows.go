@@ -45,19 +45,11 @@ func (l *rowLimit) diffs(wanted bool) int {
 	return usualDiffs
 }
 
-// note prints how many rows were left out of a table.
-func (l *rowLimit) note(cmd *cobra.Command, o output) error {
-	if l.left == 0 || o.format != o.formats[0] {
-		return nil
-	}
-	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s; --limit 0 prints all, and so does -o json\n", view.Count(l.left, "more row"))
-	return err
-}
-
-// rows prints v, or text, like print. Then it notes how many rows were left out.
+// rows prints v, or text, like print. Then it notes how many rows were left out of a table.
 func (o *output) rows(cmd *cobra.Command, l *rowLimit, err error, v any, text string) error {
-	if err := o.print(cmd, err, v, text); err != nil {
+	if err := o.print(cmd, err, v, text); err != nil || l.left == 0 || o.format != o.formats[0] {
 		return err
 	}
-	return l.note(cmd, *o)
+	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s; --limit 0 prints all, and so does -o json\n", view.Count(l.left, "more row"))
+	return err
 }

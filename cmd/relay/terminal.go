@@ -57,14 +57,9 @@ func colored(cmd *cobra.Command) bool {
 	return ok && s.colored
 }
 
-// watched reports whether the error output of a command is a terminal. Only then it prints progress.
-func watched(cmd *cobra.Command) bool {
-	s, ok := cmd.ErrOrStderr().(screen)
-	return ok && s.terminal
-}
-
-// onTerminal reports whether the output of a command is a terminal.
-func onTerminal(cmd *cobra.Command) bool {
-	s, ok := cmd.OutOrStdout().(screen)
+// onTerminal reports whether the output or the error output of a command is a terminal. A command prints progress only
+// if its error output is one.
+func onTerminal(w io.Writer) bool {
+	s, ok := w.(screen)
 	return ok && s.terminal
 }

@@ -82,10 +82,9 @@ func validate(cmd *cobra.Command, file, format string) error {
 	}
 	if format == "yaml" {
 		b, err := cfg.YAML()
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = cmd.OutOrStdout().Write(b)
 		}
-		_, err = cmd.OutOrStdout().Write(b)
 		return err
 	}
 	parts := view.Count(len(cfg.Upstreams), "upstream")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,11 +97,9 @@ func waitFor(ctx context.Context, c admin.Client, wanted string, every time.Dura
 	var last error
 	for {
 		err := met(ctx, c)
-		never := (*neverError)(nil)
+		_, never := errors.AsType[*neverError](err)
 		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &never):
+		case err == nil || never:
 			return err
 		case ctx.Err() == nil || last == nil: // otherwise err is only the timeout
 			last = err
@@ -124,10 +123,7 @@ func conditionOf(text string) (condition, error) {
 	case word == "client" && of != "":
 		return func(ctx context.Context, c admin.Client) error {
 			all, err := c.Clients(ctx)
-			if err != nil {
-				return err
-			}
-			return cliview.ClientSynced(all, of)
+			return cmp.Or(err, cliview.ClientSynced(all, of))
 		}, nil
 	case word == "not-held" && !named:
 		return isNotHeld, nil
@@ -163,21 +159,16 @@ func arrived(cmd *cobra.Command, args []string, namespace, goal string) (conditi
 func isReady(ctx context.Context, c admin.Client, healthy bool) error {
 	r, err := c.Ready(ctx)
 	if err == nil && (!r.Ready || healthy && len(r.Reasons) > 0) {
-		err = errors.New(reasonOf(r))
+		text := "not ready"
+		if len(r.Reasons) > 0 {
+			text = cliview.Clean(view.OneLine(r.Reasons[0]))
+		}
+		if more := len(r.Reasons) - 1; more > 0 {
+			text += fmt.Sprintf(" (and %d more, see \"relay status\")", more)
+		}
+		err = errors.New(text)
 	}
 	return err
-}
-
-// reasonOf returns the first reason why a relay is not ready or not healthy.
-func reasonOf(r admin.Readiness) string {
-	if len(r.Reasons) == 0 {
-		return "not ready"
-	}
-	text := cliview.Clean(strings.Join(strings.Fields(r.Reasons[0]), " "))
-	if more := len(r.Reasons) - 1; more > 0 {
-		text += fmt.Sprintf(" (and %d more, see \"relay status\")", more)
-	}
-	return text
 }
 
 func isSynced(ctx context.Context, c admin.Client, name string) error {
