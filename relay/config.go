@@ -69,10 +69,7 @@ func viewsOf(all []config.View) ([]views.View, error) {
 		if err != nil {
 			return nil, fmt.Errorf("view %s: %w", v.Name, err)
 		}
-		view := views.View{
-			Name: v.Name, Match: views.Match(v.Match), Default: v.Default,
-			ClusterID: v.ClusterID,
-		}
+		view := views.View{Name: v.Name, Match: views.Match(v.Match), Default: v.Default, ClusterID: v.ClusterID}
 		// A view without rules accepts every resource: Accepts stays nil.
 		if sources := v.Sources; len(sources) > 0 || v.Rules().LimitsContent() {
 			view.Sources, view.Picks = sources, v.Rules().LimitsContent()
@@ -99,9 +96,7 @@ func pushOptions() push.Options {
 
 // keeperOptions returns the settings of the state that a reload can change.
 func keeperOptions(s config.State) state.Options {
-	return state.Options{
-		History: state.History{Revisions: s.History.Revisions, MaxBytes: s.History.MaxBytes},
-	}
+	return state.Options{History: state.History(s.History)}
 }
 
 func adminConfig(cfg *config.Config) admin.Config {
@@ -143,9 +138,7 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 }
 
 func tlsOf(l config.Listener) *downstream.TLS {
-	t := &downstream.TLS{
-		CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, AllowAnonymous: l.AllowAnonymous,
-	}
+	t := &downstream.TLS{CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, AllowAnonymous: l.AllowAnonymous}
 	for _, ca := range l.TLS.ClientCAs {
 		t.ClientCAs = append(t.ClientCAs, downstream.ClientCA(ca))
 	}

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,14 +74,11 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 
 // notes returns one line for each problem that does not make the relay unready.
 func (r *Relay) notes() []string {
-	notes := append(r.finder.Problems(), r.expiries.problems(time.Now())...)
-	notes = append(notes, r.manager.OrderProblems()...)
-	notes = append(notes, r.aggregate.NotAllocated()...)
-	notes = append(notes, r.sinks.Problems()...)
+	var own []string
 	if r.keeper != nil {
-		notes = append(stateNotes(r.keeper.Status()), notes...)
+		own = stateNotes(r.keeper.Status())
 	}
-	return notes
+	return slices.Concat(own, r.finder.Problems(), r.expiries.problems(time.Now()), r.manager.OrderProblems(), r.aggregate.NotAllocated(), r.sinks.Problems())
 }
 
 // stateNotes returns one line for each problem of the state on disk.
