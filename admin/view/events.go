@@ -8,9 +8,6 @@ import (
 	"meshrelay/events"
 )
 
-// maxEventNames is the most resources of an event that a line names.
-const maxEventNames = 3
-
 // EventText describes an event in one sentence, without its client.
 func EventText(e *events.Event) string {
 	var b strings.Builder
@@ -22,16 +19,7 @@ func EventText(e *events.Event) string {
 		if e.Text == "" {
 			b.WriteString(r.String())
 		}
-		b.WriteString(": ")
-		for i, name := range r.Names[:min(len(r.Names), maxEventNames)] {
-			if i > 0 {
-				b.WriteString(", ")
-			}
-			b.WriteString(shortKey(name.String()))
-		}
-		if more := r.Total() - min(len(r.Names), maxEventNames); more > 0 {
-			fmt.Fprintf(&b, " and %d more", more)
-		}
+		b.WriteString(": " + someKeys(r.Names, r.Total()))
 	}
 	if e.Reason != "" {
 		fmt.Fprintf(&b, " (%s)", e.Reason)

@@ -113,9 +113,6 @@ var Deletions = Columns[intake.HeldDeletion]{
 	age("Held", func(d intake.HeldDeletion) time.Time { return d.Since }),
 }
 
-// maxKeys is the most keys of a revision that are shown.
-const maxKeys = 3
-
 // Revisions are the columns of a table of revisions.
 var Revisions = Columns[state.Revision]{
 	number("Revision", func(r state.Revision) uint64 { return r.ID }),
@@ -126,17 +123,23 @@ var Revisions = Columns[state.Revision]{
 	number("Changed", func(r state.Revision) int { return r.Changed }),
 	number("Removed", func(r state.Revision) int { return r.Removed }),
 	text("By", func(r state.Revision) string { return cmp.Or(r.By, "upstream") }),
-	text("Among them", func(r state.Revision) string {
-		names := make([]string, 0, maxKeys)
-		for _, key := range r.Keys[:min(len(r.Keys), maxKeys)] {
-			names = append(names, shortKey(key))
-		}
-		among := strings.Join(names, ", ")
-		if more := r.Added + r.Changed + r.Removed - len(names); more > 0 && len(names) > 0 {
-			among += fmt.Sprintf(" and %d more", more)
-		}
-		return among
-	}),
+	text("Among them", func(r state.Revision) string { return someKeys(r.Keys, r.Added+r.Changed+r.Removed) }),
+}
+
+// maxKeys is the most keys of a revision or an event that are shown.
+const maxKeys = 3
+
+// someKeys lists the first keys of a revision or an event, and counts the rest of all.
+func someKeys[T any](keys []T, all int) string {
+	var names []string
+	for _, key := range keys[:min(len(keys), maxKeys)] {
+		names = append(names, shortKey(fmt.Sprint(key)))
+	}
+	text := strings.Join(names, ", ")
+	if more := all - len(names); more > 0 && len(names) > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // shortKey replaces the kind in "+group/Kind namespace/name" by kubectl's short name: "+se shop/db". Other
