@@ -93,7 +93,7 @@ func resourceFacts(e *admin.Explanation) []Fact {
 // remarks lists related resources: those that are merged with this one, have the same name, or claim its hosts.
 func remarks(e *admin.Explanation) (list []State) {
 	refer := func(words string, refs []mirror.Key) {
-		for _, ref := range refs[:min(len(refs), maxReasons)] {
+		for _, ref := range first(refs, maxReasons) {
 			list = append(list, State{Level: None, Text: cut(words + ref.String()), Href: resourceHref(ref.Kind.String(), ref.Namespace, ref.Name)})
 		}
 		if more := len(refs) - maxReasons; more > 0 {
@@ -111,11 +111,8 @@ func remarks(e *admin.Explanation) (list []State) {
 	refer("Merged with ", e.Group)
 	refer("There is also ", e.Also)
 	refer("Another namespace has ", e.Elsewhere)
-	for i, c := range e.HostConflicts {
-		if i == maxReasons {
-			break
-		}
-		for _, claim := range c.Claims[:min(len(c.Claims), maxReasons)] {
+	for _, c := range first(e.HostConflicts, maxReasons) {
+		for _, claim := range first(c.Claims, maxReasons) {
 			if claim.Namespace == e.Namespace && claim.Name == e.Name {
 				continue
 			}

@@ -118,10 +118,7 @@ func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 		}
 		list = append(list, say(Warn, "no answer yet for "+typ))
 	}
-	for _, line := range first(view.Unfollowed(u), maxRows) {
-		list = append(list, say(Warn, line))
-	}
-	for _, line := range first(u.Told.Lines(u.Name), maxRows) {
+	for _, line := range slices.Concat(first(view.Unfollowed(u), maxRows), first(u.Told.Lines(u.Name), maxRows)) {
 		list = append(list, say(Warn, line))
 	}
 	for _, note := range u.Notes {
@@ -162,10 +159,9 @@ func (p *Pages) history(u upstreams.Status, now time.Time) Section {
 	s := Section{ID: "history", Title: "History"}
 	revisions, err := p.data.History(u.Name)
 	if err != nil {
+		s.Text = []State{say(None, err.Error())}
 		if admin.StatusOf(err) >= http.StatusInternalServerError {
 			s.Text = []State{say(Warn, "The history can not be read: "+err.Error())}
-		} else {
-			s.Text = []State{say(None, err.Error())}
 		}
 		return s
 	}
