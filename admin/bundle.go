@@ -44,13 +44,12 @@ type Supports struct {
 func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request, o *order) (_ any, err error) {
 	o.reads = true
 	seconds := usualSeconds
-	var resources bool
 	if text := r.FormValue("seconds"); text != "" {
 		if seconds, err = strconv.Atoi(text); err != nil || seconds < 0 || seconds > maxBundleSeconds {
 			return nil, badRequestf("seconds is %.32q: want a number up to %d", text, maxBundleSeconds)
 		}
 	}
-	resources, err = switchOf(r.URL.Query(), "resources")
+	resources, err := switchOf(r.URL.Query(), "resources")
 	if err != nil {
 		return nil, err
 	}

@@ -256,10 +256,7 @@ type BundleOptions struct {
 
 // SupportBundle writes a support bundle (tar.gz) to w. It needs the socket.
 func (c Client) SupportBundle(ctx context.Context, w io.Writer, o BundleOptions) error {
-	query := url.Values{"seconds": {strconv.Itoa(o.Seconds)}}
-	if o.Resources {
-		query.Set("resources", "true")
-	}
+	query := url.Values{"seconds": {strconv.Itoa(o.Seconds)}, "resources": set(o.Resources)}
 	return c.do(ctx, http.MethodGet, "/support-bundle?"+query.Encode(), "application/gzip", func(body io.Reader) error {
 		_, err := io.Copy(w, body)
 		return err
@@ -373,8 +370,7 @@ func (c Client) send(ctx context.Context, method, path, accept string) (*http.Re
 	}
 	req.Header.Set("Accept", accept)
 	resp, err := client.Do(req)
-	var asked *url.Error
-	if errors.As(err, &asked) {
+	if asked, ok := errors.AsType[*url.Error](err); ok {
 		err = asked.Err // without the URL
 	}
 	switch {

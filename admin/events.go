@@ -7,10 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,10 +35,8 @@ var eventParameters = []string{"after", "before", "client", "kind", "limit", "na
 // queryOf parses the parameters of /debug/events. An unknown parameter is an error: a misspelt filter would show
 // all events.
 func queryOf(values url.Values) (q events.Query, err error) {
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !slices.Contains(eventParameters, name) {
-			return q, badRequestf("%.32q is no parameter of /debug/events: want %s", name, strings.Join(eventParameters, ", "))
-		}
+	if err := only(values, "/debug/events", eventParameters); err != nil {
+		return q, err
 	}
 	for name, to := range map[string]*uint64{"after": &q.After, "before": &q.Before} {
 		if text := values.Get(name); text != "" {

@@ -19,9 +19,7 @@ const longestHost = 255
 // Services returns the services that a query selects. The parameters are those of /debug/services. It computes them, and
 // keeps nothing.
 func (d *Debug) Services(q url.Values) (a services.Answer, err error) {
-	query := services.Query{
-		Host: q.Get("host"), Port: q.Get("port"), Search: q.Get("search"), From: q.Get("from"),
-	}
+	query := services.Query{Host: q.Get("host"), Port: q.Get("port"), Search: q.Get("search"), From: q.Get("from")}
 	if max(len(query.Host), len(query.Search), len(query.From)) > longestHost {
 		return a, badRequestf("host, search and from have at most %d characters", longestHost)
 	}

@@ -65,12 +65,6 @@ func (c Client) SinkDiff(ctx context.Context, name string, q sink.Wanted) (sink.
 
 // OrderSink gives an order about a sink. It needs the socket.
 func (c Client) OrderSink(ctx context.Context, name string, o sink.Order) (SinkOrdered, error) {
-	q := url.Values{}
-	if o.Hold != "" {
-		q.Set("hold", o.Hold)
-	}
-	if o.Reason != "" {
-		q.Set("reason", o.Reason)
-	}
+	q := url.Values{"hold": {o.Hold}, "reason": {o.Reason}}
 	return ask[SinkOrdered](ctx, c, http.MethodPost, "/sinks/"+url.PathEscape(name)+"/"+o.Verb, q)
 }
