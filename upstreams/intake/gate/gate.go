@@ -14,7 +14,7 @@ const Patience = 10 * time.Second
 type Settings struct {
 	Guard     config.Guard
 	Staleness config.Staleness
-	// MayBeEmpty are the kinds of which a good source may have nothing.
+	// MayBeEmpty are kinds that a good source may have no resource of.
 	MayBeEmpty []mirror.Kind
 }
 
@@ -335,7 +335,7 @@ func (g *Gate) Recount() {
 	}
 }
 
-// Frozen reports whether the upstream is frozen, and RestoreFrozen has it be.
+// Frozen reports whether the upstream is frozen.
 func (g *Gate) Frozen() bool { return g.frozen }
 
 // RestoreFrozen has the upstream be frozen from the start.

@@ -286,5 +286,5 @@ func (rs *Records) Unserved(of mirror.Kind, served func(mirror.Key) *mirror.Reso
 	return len(keys)
 }
 
-// Kinds returns the kinds of which the source may have something.
+// Kinds returns the kinds that the source was asked for or has told.
 func (rs *Records) Kinds() []mirror.Kind { return slices.Collect(maps.Keys(rs.kinds)) }

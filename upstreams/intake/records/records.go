@@ -147,7 +147,7 @@ func (rs *Records) SetHeld(h Held) {
 	rs.held = h
 }
 
-// Rules returns the rules, and SetRules sets those of the next source. Adopt imports by them.
+// Rules returns the rules by which records are imported.
 func (rs *Records) Rules() *Rules { return rs.rules }
 
 // SetRules sets the rules by which Adopt imports.
@@ -288,8 +288,7 @@ func (rs *Records) Panicked(name string, p *panics.Panic) error {
 // logged.
 const maxLoggedPanics = 20
 
-// Formers returns how many keys are served without a record, of those that had one. Followed returns how many clusters have
-// their endpoints followed.
+// Formers returns how many keys are served that had a record and have none now.
 func (rs *Records) Formers() int { return len(rs.former) }
 
 // Followed returns how many clusters have their endpoints followed.

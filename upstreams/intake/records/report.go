@@ -31,7 +31,7 @@ type Summary struct {
 	Panics uint64 `json:"panics,omitempty"`
 	// LeftOut counts the resources that are left out at present, by reason.
 	LeftOut map[string]int `json:"leftOut,omitempty"`
-	// AllLeftOut has the kinds of which one rule leaves out everything, with its reason.
+	// AllLeftOut has the kinds that one rule leaves out as a whole, with its reason.
 	AllLeftOut map[string]string `json:"allLeftOut,omitempty"`
 	// OverLimit counts the resources that the limits refuse at present.
 	OverLimit int `json:"overLimit,omitempty"`
