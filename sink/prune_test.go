@@ -110,6 +110,45 @@ func TestAnObjectOfSeveralUpstreamsWaitsForTheOneThatIsAway(t *testing.T) {
 	})
 }
 
+// What is desired names the upstreams that may have it, and the last of them may be heard between reading and writing.
+func TestAnObjectIsWrittenAlthoughAnUpstreamIsHeardAgainBeforeTheWrite(t *testing.T) {
+	for name, end := range map[string]struct {
+		deleted bool // somebody deletes the object before: it has no upstreams any more
+	}{"changed": {}, "created again": {deleted: true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var away atomic.Bool
+				w := newWorld(t, func(w *world) {
+					w.deps.Blocked = func() func(string, mirror.Key) string {
+						return func(upstream string, _ mirror.Key) string {
+							if upstream == "west" && away.Load() {
+								return "west is away"
+							}
+							return ""
+						}
+					}
+				})
+				w.many(20)
+				w.put("west", "n03", "a.x")
+				w.start().settled()
+				w.lease.held.Store(false)
+				away.Store(true)
+				w.remove("west", "n03")
+				w.put("east", "n03", "b.x")
+				w.until("it is to be written", func() bool { return w.status().Todo["apply"] == 1 })
+				if end.deleted {
+					w.Remove(entries, "shop/n03")
+					w.until("it is to be created", func() bool { return w.status().Todo["create"] == 1 })
+				}
+				away.Store(false)
+				w.lease.held.Store(true)
+				w.until("it is written", func() bool { return host(w.object("n03")) == "b.x" })
+				w.settled()
+			})
+		})
+	}
+}
+
 func TestTheGuardHoldsUntilARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := pruning(t, 20)

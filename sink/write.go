@@ -133,9 +133,10 @@ func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource)
 	unsaved := e.errs["state"] != nil
 	e.mu.Unlock()
 	switch {
-	case (d != nil) != (w.Resource != nil) || d != nil && *d != w.digest || !a.Verb.Writes():
-		return -1 // it has changed: the key is in the queue again, or is about to be read
-	case a.Verb == plan.Delete && !e.applies():
+	case (d != nil) != (w.Resource != nil) || d != nil && *d != w.digest:
+		e.changed(key) // its resources have, or an upstream that may have it is heard again: nothing else tells of that
+		return -1
+	case !a.Verb.Writes(), a.Verb == plan.Delete && !e.applies():
 		return -1
 	case a.Verb == plan.Delete && unsaved:
 		return judgeEach // a restart would forget what the guard has let pass
