@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"meshrelay/admin"
@@ -40,7 +41,9 @@ type Pages struct {
 	assets   map[string]asset
 	paths    map[string]string // the paths of assets, by file name
 	slots    chan struct{}
-	hints    *hints
+	last     atomic.Pointer[looked]
+	streams  atomic.Int32  // of open pages
+	opened   chan struct{} // one slot: a page has opened
 	seed     maphash.Seed
 	now      func() time.Time
 }
@@ -50,7 +53,8 @@ type builder func(*request) (*Page, error)
 
 // New returns the pages that show data.
 func New(data Data) (*Pages, error) {
-	p := &Pages{data: data, mux: http.NewServeMux(), slots: make(chan struct{}, maxPages), hints: newHints(), seed: maphash.MakeSeed(), now: time.Now}
+	p := &Pages{data: data, mux: http.NewServeMux(), slots: make(chan struct{}, maxPages), opened: make(chan struct{}, 1), seed: maphash.MakeSeed(), now: time.Now}
+	p.last.Store(&looked{newer: make(chan struct{})})
 	var err error
 	if p.assets, p.paths, err = loadAssets(); err != nil {
 		return nil, err

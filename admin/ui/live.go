@@ -4,10 +4,9 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"net/http"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"meshrelay/admin"
@@ -36,107 +35,49 @@ const (
 	sendTimeout = 30 * time.Second
 )
 
-// hints sends changed topics to open pages.
-type hints struct {
-	mu      sync.Mutex // guards the fields below
-	streams map[chan string]bool
-	opened  chan struct{} // one slot: the first page has opened
-	ended   bool
+// looked is what the topics were at a look.
+type looked struct {
+	topics map[string]uint64 // hashes; nil while no page is open
+	ended  bool              // the relay ends
+	newer  chan struct{}     // closed when there is another look
 }
 
-func newHints() *hints {
-	return &hints{streams: map[chan string]bool{}, opened: make(chan struct{}, 1)}
-}
-
-// open returns a stream of topics, or nil when there are too many streams or the relay ends.
-func (h *hints) open() chan string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ended || len(h.streams) >= maxStreams {
-		return nil
-	}
-	c := make(chan string, 1)
-	h.streams[c] = true
-	mirror.Signal(h.opened)
-	return c
-}
-
-// shut ends a stream.
-func (h *hints) shut(c chan string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.streams[c] {
-		delete(h.streams, c)
-		close(c)
-	}
-}
-
-func (h *hints) count() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.streams)
-}
-
-// tell sends topics to every stream. A stream that has not read the last hint gets both in one.
-func (h *hints) tell(topics []string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for c := range h.streams {
-		all := topics
-		select {
-		case waiting := <-c:
-			all = strings.Fields(waiting)
-			for _, topic := range topics {
-				if !slices.Contains(all, topic) { // otherwise an unread hint would grow
-					all = append(all, topic)
-				}
-			}
-		default:
+// changed returns the topics that are not as they were before.
+func (l *looked) changed(before *looked) (topics []string) {
+	for _, topic := range []string{topicUpstreams, topicClients, topicResources, topicConfig, topicEvents} {
+		if before.topics != nil && before.topics[topic] != l.topics[topic] {
+			topics = append(topics, topic)
 		}
-		c <- strings.Join(all, " ") // it does not block: the slot is free, and only tell sends
 	}
+	return topics
 }
 
-// end ends all streams.
-func (h *hints) end() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.ended = true
-	for c := range h.streams {
-		delete(h.streams, c)
-		close(c)
+// tell makes a look the last one, if it differs, and wakes all streams.
+func (p *Pages) tell(topics map[string]uint64, ended bool) {
+	if last := p.last.Load(); ended || !maps.Equal(last.topics, topics) {
+		p.last.Store(&looked{topics, ended, make(chan struct{})})
+		close(last.newer)
 	}
 }
 
 // Run checks for changes while pages are open. When ctx ends, it ends all streams and returns nil.
 func (p *Pages) Run(ctx context.Context) error {
-	defer p.hints.end()
+	defer p.tell(nil, true)
 	looks := time.NewTimer(lookEvery)
 	defer looks.Stop()
-	var known map[string]uint64
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.hints.opened:
-			looks.Reset(0)
+		case <-p.opened:
 		case <-looks.C:
 		}
-		if p.hints.count() == 0 {
-			known = nil
+		if p.streams.Load() == 0 {
+			p.tell(nil, false)
 			continue // until the next page opens
 		}
 		began := time.Now()
-		next := p.look()
-		var changed []string
-		for _, topic := range []string{topicUpstreams, topicClients, topicResources, topicConfig, topicEvents} {
-			if known != nil && known[topic] != next[topic] {
-				changed = append(changed, topic)
-			}
-		}
-		if known = next; len(changed) > 0 {
-			p.hints.tell(changed)
-		}
+		p.tell(p.look(), false)
 		looks.Reset(max(lookEvery, lookShare*time.Since(began)))
 	}
 }
@@ -191,13 +132,14 @@ func (p *Pages) look() map[string]uint64 {
 
 // live sends the changed topics to a page, as server-sent events.
 func (p *Pages) live(w http.ResponseWriter, r *http.Request) {
-	stream := p.hints.open()
-	if stream == nil {
+	seen := p.last.Load()
+	defer p.streams.Add(-1)
+	if p.streams.Add(1) > maxStreams || seen.ended {
 		w.Header().Set("Retry-After", "30")
 		http.Error(w, fmt.Sprintf("%d pages are open already, or the relay ends; this page does not update itself", maxStreams), http.StatusServiceUnavailable)
 		return
 	}
-	defer p.hints.shut(stream)
+	mirror.Signal(p.opened)
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	send := func(text string) bool {
@@ -213,11 +155,15 @@ func (p *Pages) live(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			return
-		case topics, open := <-stream:
-			if !open {
+		case <-seen.newer: // if the page was slow, there were several
+			last := p.last.Load()
+			if last.ended {
 				return
 			}
-			ok = send("event: changed\ndata: " + topics + "\n\n")
+			if topics := last.changed(seen); len(topics) > 0 {
+				ok = send("event: changed\ndata: " + strings.Join(topics, " ") + "\n\n")
+			}
+			seen = last
 		case <-beat.C:
 			ok = send(": still here\n\n")
 		}

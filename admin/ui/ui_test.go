@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -172,34 +173,41 @@ func TestBadParametersAreRefused(t *testing.T) {
 }
 
 func TestOpenPagesAreBounded(t *testing.T) {
-	h := newHints()
-	for range maxStreams {
-		if h.open() == nil {
-			t.Fatal("refused before the bound")
-		}
+	f := newFixture(t, 1)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	open := func() int {
+		w := httptest.NewRecorder()
+		f.ServeHTTP(w, httptest.NewRequestWithContext(gone, http.MethodGet, Path+"/live", nil))
+		return w.Code
 	}
-	if h.open() != nil {
+	f.streams.Store(maxStreams - 1)
+	if open() != http.StatusOK {
+		t.Fatal("refused before the bound")
+	}
+	f.streams.Add(1)
+	if open() != http.StatusServiceUnavailable || open() != http.StatusServiceUnavailable {
 		t.Error("one more than the bound")
 	}
-	for c := range h.streams {
-		h.shut(c)
-		break
-	}
-	if h.open() == nil {
+	f.streams.Add(-1)
+	if open() != http.StatusOK {
 		t.Error("refused although one has closed")
 	}
-	h.end()
-	if h.open() != nil || h.count() != 0 {
+	_ = f.Run(gone)
+	if open() != http.StatusServiceUnavailable {
 		t.Error("open after the end")
 	}
 }
 
+// TestHintsComeTogether when the connection of a page was stuck.
 func TestHintsComeTogether(t *testing.T) {
-	h := newHints()
-	c := h.open()
-	h.tell([]string{topicUpstreams})
-	h.tell([]string{topicClients}) // the first was not read
-	if got := <-c; got != "upstreams clients" {
+	f := newFixture(t, 1)
+	f.tell(map[string]uint64{topicUpstreams: 1, topicClients: 1, topicEvents: 1}, false)
+	seen := f.last.Load()
+	f.tell(map[string]uint64{topicUpstreams: 2, topicClients: 1, topicEvents: 1}, false)
+	f.tell(map[string]uint64{topicUpstreams: 2, topicClients: 2, topicEvents: 1}, false) // the first was not read
+	<-seen.newer
+	if got := f.last.Load().changed(seen); !slices.Equal(got, []string{topicUpstreams, topicClients}) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -216,33 +224,31 @@ func TestOpenPagesOfAnIdleRelayAreToldNothing(t *testing.T) {
 		if f.looks.Load() != 0 {
 			t.Errorf("%d looks without a page", f.looks.Load())
 		}
-		streams := make([]chan string, 10)
-		for i := range streams {
-			streams[i] = f.hints.open()
+		pages := make([]*httptest.ResponseRecorder, 10)
+		var open sync.WaitGroup
+		for i := range pages {
+			pages[i] = httptest.NewRecorder()
+			open.Go(func() { f.ServeHTTP(pages[i], httptest.NewRequest(http.MethodGet, Path+"/live", nil)) })
 		}
 		await.Settle(10 * time.Minute)
 		if f.looks.Load() == 0 || f.looks.Load() > 620 {
 			t.Errorf("%d looks in ten minutes", f.looks.Load())
 		}
-		for _, c := range streams {
-			if len(c) > 0 {
-				t.Errorf("told %q", <-c)
+		for _, p := range pages {
+			if strings.Contains(p.Body.String(), "changed") {
+				t.Errorf("told %q", p.Body)
 			}
 		}
 		f.changes.Add(1)
 		await.Settle(2 * time.Second)
-		for _, c := range streams {
-			if len(c) != 1 || <-c != topicResources {
+		for _, p := range pages {
+			if strings.Count(p.Body.String(), "event: changed\ndata: "+topicResources+"\n\n") != 1 {
 				t.Error("a change was not told")
 			}
 		}
 		cancel()
 		<-done
-		for _, c := range streams {
-			if _, open := <-c; open {
-				t.Error("a stream is open after the end")
-			}
-		}
+		open.Wait() // the streams end, too
 	})
 }
 
@@ -317,19 +323,6 @@ func TestSlowReadersTakeNoSlots(t *testing.T) {
 	}
 	close(release)
 	readers.Wait()
-}
-
-// TestAHintThatNobodyTakesDoesNotGrow while the connection of its page is stuck.
-func TestAHintThatNobodyTakesDoesNotGrow(t *testing.T) {
-	h := newHints()
-	stream := h.open()
-	for range 100 {
-		h.tell([]string{topicUpstreams, topicEvents})
-		h.tell([]string{topicClients})
-	}
-	if got := <-stream; got != "upstreams events clients" {
-		t.Errorf("the hint is %.200q", got)
-	}
 }
 
 // TestTheCommandOfATimelineAsksForTheSame as the form does, so that both show the same events.
