@@ -53,12 +53,10 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request, o *order)
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case s.bundles <- struct{}{}:
-		defer func() { <-s.bundles }()
-	default:
+	if !s.bundles.TryLock() {
 		return nil, Refuse(http.StatusServiceUnavailable, "another support bundle is being made; try again")
 	}
+	defer s.bundles.Unlock()
 	n, err := s.stream(w, r, "application/gzip", func(out io.Writer) error {
 		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, resources)
 	})

@@ -145,12 +145,10 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request, o *order) (any, 
 	if s.deps.Backup == nil {
 		return nil, Refuse(http.StatusConflict, "there is no state to copy: state.dir is not set")
 	}
-	select {
-	case s.backups <- struct{}{}:
-		defer func() { <-s.backups }()
-	default:
+	if !s.backups.TryLock() {
 		return nil, Refuse(http.StatusServiceUnavailable, "another copy is being made; try again")
 	}
+	defer s.backups.Unlock()
 	endIn(w, backupTimeout)
 	n, err := s.stream(w, r, "application/octet-stream", s.deps.Backup)
 	if err == nil {

@@ -428,7 +428,7 @@ func TestOneThingIsChangedAtATime(t *testing.T) {
 	if err := f.write(r, &order{target: "east"}, f.upstreamText, func() error { return c.note("freeze") }); !errors.Is(err, context.DeadlineExceeded) || len(c.told) > 0 {
 		t.Errorf("%v %q", err, c.told)
 	}
-	f.backups <- struct{}{}
+	f.backups.Lock()
 	if code, _, header := f.do(t, request{path: "/state/backup", peer: &peer{}}); code != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
 		t.Errorf("%d %v", code, header)
 	}

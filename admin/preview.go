@@ -37,12 +37,10 @@ type ViewChange struct {
 // at a time.
 func (s *Server) preview(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
 	o.reads = true
-	select {
-	case s.previews <- struct{}{}:
-		defer func() { <-s.previews }()
-	default:
+	if !s.previews.TryLock() {
 		return nil, Refuse(http.StatusServiceUnavailable, "another plan is being made; try again")
 	}
+	defer s.previews.Unlock()
 	text, err := io.ReadAll(io.LimitReader(r.Body, maxConfigBytes+1))
 	if err != nil || len(text) > maxConfigBytes {
 		return nil, refusal{http.StatusBadRequest, errors.Join(errors.New("the file can not be read, or has more than 1 MiB"), err)}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -112,14 +113,13 @@ type Server struct {
 	log       *slog.Logger
 	busy      chan struct{} // the slots of Debug
 	writing   chan struct{} // one slot: one change at a time
-	backups   chan struct{} // one slot
 	followers chan struct{} // a slot for each event stream
-	bundles   chan struct{} // one slot
-	previews  chan struct{} // one slot
-	level     *logLevel
-	socket    atomic.Pointer[socketState]
-	handler   http.Handler
-	refused   loglimit.Peers
+	// Each is held while one is made.
+	backups, bundles, previews sync.Mutex
+	level                      *logLevel
+	socket                     atomic.Pointer[socketState]
+	handler                    http.Handler
+	refused                    loglimit.Peers
 	// socketRetry is the constant socketRetry, except in tests.
 	socketRetry time.Duration
 }
@@ -128,7 +128,7 @@ type Server struct {
 func New(cfg Config, deps Deps) *Server {
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
-		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1), previews: make(chan struct{}, 1),
+		busy: deps.Debug.busy, writing: make(chan struct{}, 1),
 		followers:   make(chan struct{}, maxFollowers),
 		level:       &logLevel{level: deps.LogLevel, log: deps.Logger},
 		socketRetry: socketRetry,
