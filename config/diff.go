@@ -12,10 +12,13 @@ var restartOnly = []string{
 	"downstream.listeners", "downstream.startupTimeout",
 }
 
+// namedLists are the fields that are lists of elements with a name.
+var namedLists = []string{"upstreams", "clusters", "views", "sinks"}
+
 // Diff returns the changed fields that only a restart applies, in the order of the file. It
 // compares the running config with cfg.
 func Diff(running, cfg *Config) (needsRestart []string) {
-	differing("", reflect.ValueOf(*running), reflect.ValueOf(*cfg), func(field string) {
+	differing("", reflect.ValueOf(*running), reflect.ValueOf(*cfg), func(field string, _, _ reflect.Value) {
 		if slices.ContainsFunc(restartOnly, func(f string) bool { return encloses(f, field) }) {
 			needsRestart = append(needsRestart, field)
 		}
@@ -31,19 +34,10 @@ const maxChanges = 20
 // and one more that counts the rest.
 func Changes(before, next *Config) (list []string) {
 	more := 0
-	differing("", reflect.ValueOf(*before), reflect.ValueOf(*next), func(field string) {
-		var changes []string
-		switch field {
-		case "upstreams":
-			changes = named(field, before.Upstreams, next.Upstreams, func(u Upstream) string { return u.Name })
-		case "clusters":
-			changes = named(field, before.Clusters, next.Clusters, func(c Clusters) string { return c.Name })
-		case "views":
-			changes = named(field, before.Views, next.Views, func(v View) string { return v.Name })
-		case "sinks":
-			changes = named(field, before.Sinks, next.Sinks, func(s Sink) string { return s.Name })
-		default:
-			changes = []string{field}
+	differing("", reflect.ValueOf(*before), reflect.ValueOf(*next), func(field string, a, b reflect.Value) {
+		changes := []string{field}
+		if slices.Contains(namedLists, field) {
+			changes = named(field, a, b)
 		}
 		for _, c := range changes {
 			if len(list) == maxChanges {
@@ -60,45 +54,47 @@ func Changes(before, next *Config) (list []string) {
 }
 
 // named lists the differences between two lists with named elements.
-func named[T any](field string, before, next []T, name func(T) string) (changes []string) {
-	find := func(in []T, wanted string) int {
-		return slices.IndexFunc(in, func(e T) bool { return name(e) == wanted })
-	}
-	order := []string{}
-	for _, e := range before {
-		if find(next, name(e)) < 0 {
-			changes = append(changes, fmt.Sprintf("%s: %s removed", field, name(e)))
-			continue
+func named(field string, before, next reflect.Value) (changes []string) {
+	names := func(list reflect.Value) (all []string) {
+		for _, e := range list.Seq2() {
+			all = append(all, e.FieldByName("Name").String())
 		}
-		order = append(order, name(e))
+		return all
 	}
-	for _, e := range next {
-		i := find(before, name(e))
+	was, is := names(before), names(next)
+	for _, name := range was {
+		if !slices.Contains(is, name) {
+			changes = append(changes, fmt.Sprintf("%s: %s removed", field, name))
+		}
+	}
+	order := slices.DeleteFunc(slices.Clone(was), func(name string) bool { return !slices.Contains(is, name) })
+	for j, name := range is {
+		i := slices.Index(was, name)
 		if i < 0 {
-			changes = append(changes, fmt.Sprintf("%s: %s added", field, name(e)))
+			changes = append(changes, fmt.Sprintf("%s: %s added", field, name))
 			continue
 		}
-		if order[0] != name(e) && !slices.Contains(changes, field+": order changed") {
+		if order[0] != name && !slices.Contains(changes, field+": order changed") {
 			changes = append(changes, field+": order changed")
 		}
-		order = slices.DeleteFunc(order, func(s string) bool { return s == name(e) })
-		differing(fmt.Sprintf("%s[%s]", field, name(e)), reflect.ValueOf(before[i]), reflect.ValueOf(e), func(at string) {
+		order = slices.DeleteFunc(order, func(s string) bool { return s == name })
+		differing(fmt.Sprintf("%s[%s]", field, name), before.Index(i), next.Index(j), func(at string, _, _ reflect.Value) {
 			changes = append(changes, at)
 		})
 	}
 	return changes
 }
 
-// differing calls f with the name of each field that differs between two values, the innermost
+// differing calls f with the name and values of each field that differs between two values, the innermost
 // one. It does not look into lists of different lengths, lists with named elements, and fields
 // that only one value has.
-func differing(at string, a, b reflect.Value, f func(field string)) {
+func differing(at string, a, b reflect.Value, f func(field string, a, b reflect.Value)) {
 	if reflect.DeepEqual(a.Interface(), b.Interface()) {
 		return
 	}
 	switch {
-	case at == "upstreams" || at == "clusters" || at == "views" || at == "sinks":
-		f(at)
+	case slices.Contains(namedLists, at):
+		f(at, a, b)
 	case a.Kind() == reflect.Struct:
 		for i := range a.NumField() {
 			path := join(at, yamlName(a.Type().Field(i)))
@@ -118,6 +114,6 @@ func differing(at string, a, b reflect.Value, f func(field string)) {
 			differing(fmt.Sprintf("%s[%d]", at, i), a.Index(i), b.Index(i), f)
 		}
 	default:
-		f(at)
+		f(at, a, b)
 	}
 }
