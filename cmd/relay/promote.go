@@ -156,13 +156,6 @@ func person() string {
 	return name + "@" + host
 }
 
-// withoutReport returns do as a function with a Report.
-func withoutReport(do func(context.Context, promotion.Options) error) func(context.Context, promotion.Options) (promotion.Report, error) {
-	return func(ctx context.Context, o promotion.Options) (promotion.Report, error) {
-		return promotion.Report{}, do(ctx, o)
-	}
-}
-
 func newSinkPromote() *cobra.Command {
 	return promoter(&cobra.Command{
 		Use:   "promote NAME",
@@ -180,7 +173,9 @@ run that ended in the middle is completed by running the command again.`,
 		Example: `  relay sink promote dr --dry-run
   relay sink promote dr --yes --reason "the primary is lost"
   relay sink promote dr --kubeconfig ~/.kube/dr --context dr --yes`,
-	}, "promoted", false, withoutReport(promotion.Promote))
+	}, "promoted", false, func(ctx context.Context, o promotion.Options) (r promotion.Report, err error) {
+		return r, promotion.Promote(ctx, o)
+	})
 }
 
 func newSinkAdopt() *cobra.Command {
@@ -199,7 +194,9 @@ Without --yes the command asks the API server whether it would take it, changes 
 sink that is not promoted is an error, unless its Lease is lost: then it gets one.`,
 		Example: `  relay sink adopt dr --dry-run
   relay sink adopt dr --yes`,
-	}, "the relay's again, frozen", false, withoutReport(promotion.Adopt))
+	}, "the relay's again, frozen", false, func(ctx context.Context, o promotion.Options) (r promotion.Report, err error) {
+		return r, promotion.Adopt(ctx, o)
+	})
 }
 
 func newSinkDisown() *cobra.Command {
