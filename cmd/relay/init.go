@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -26,66 +27,8 @@ type initial struct {
 	Name, Listen, StateDir, Output string
 }
 
-const initialConfig = `# yaml-language-server: $schema=relay.schema.json
-# The schema of this file, for editors: relay schema >relay.schema.json
-# Written by "relay init". The reference of all fields is docs/configuration.md.
-
-# Resources come from upstreams. When several have the same resource, the first upstream wins.
-upstreams:
-{{- if .Istiod}}
-- name: {{.Name}}
-  xds:
-    addresses: [{{printf "%q" .Istiod}}]  # with several, the next is used when one is down
-{{- if .Plaintext}}
-    plaintext: true  # no TLS and no identity: port 15010 of an istiod
-{{- else}}
-    tls:  # port 15012 of an istiod
-{{- if .CAFile}}
-      caFile: {{.CAFile}}  # the root of its mesh
-{{- else}}
-      # caFile: root-cert.pem  # the root of its mesh; without it, the roots of this host
-{{- end}}
-      serverName: {{.ServerName}}  # the name in its certificate
-{{- if .TokenFile}}
-    tokenFile: {{.TokenFile}}  # a token with the audience istio-ca
-{{- else}}
-    # tokenFile: /var/run/secrets/tokens/istio-token  # a token with the audience istio-ca
-{{- end}}
-{{- end}}
-  import:
-    profile: services  # what other meshes need to reach its services; routing and all let in more
-  # guard: {holdFor: 1h}       # bulk deletions are carried out after that time, if nobody has decided
-{{- end}}
-{{- if .Kubeconfig}}
-- name: cluster
-  kubernetes:
-    cluster: {kubeconfig: {{.Kubeconfig}}}  # an identity that may list and watch
-  import:
-    profile: services  # or routing, or all
-{{- end}}
-{{- if .Dir}}
-- name: files
-  file:
-    path: {{.Dir}}  # Kubernetes-style YAML; changes are followed
-  import:
-    profile: services  # or routing, or all
-{{- end}}
-
-# Clients connect here: istiods (configSources: [{address: "xds://…"}, {address: "k8s://"}]), other
-# relays, and "relay get".
-downstream:
-  listeners:
-  - address: {{.Listen}}
-    plaintext: true  # for clients on this host; for others see docs/security.md
-
-# The last known good resources, their history, and the orders of operators. Without state, a restart
-# waits for every upstream, and there are no revisions to roll back to.
-state:
-  dir: {{.StateDir}}
-
-admin:
-  address: 127.0.0.1:15014  # for /ready, /metrics, and commands such as "relay status"
-`
+//go:embed init.yaml
+var initialConfig string
 
 // written tells what to do with a new config file.
 const written = `%[1]s is written. Next:
