@@ -24,13 +24,9 @@ func TestBadViewsAreErrorsThatNameThem(t *testing.T) {
 		views     []views.View
 		listeners []Listener
 	}{
-		"view a: another view has this name":           {[]views.View{{Name: "a"}, {Name: "a"}}, nil},
-		"view b: view a is the default already":        {[]views.View{{Name: "a", Default: true}, {Name: "b", Default: true}}, nil},
-		"view 2 has no name":                           {[]views.View{{Name: "a"}, {}}, nil},
-		"view a: a pattern for the namespace is empty": {[]views.View{{Name: "a", Match: views.Match{Namespaces: []string{"x", ""}}}}, nil},
-		"listener :1: there is no view b":              {[]views.View{{Name: "a"}}, []Listener{{Address: ":1", View: "b"}}},
-		"listener :1: there is no view a":              {nil, []Listener{{Address: ":1", View: "a"}}},
-		"view c: another view has this name\ndownst":   {[]views.View{{Name: "c"}, {Name: "c"}}, []Listener{{View: "d"}}},
+		"view a: identity: ":              {[]views.View{{Name: "a", Match: views.Match{Identities: []string{"x"}}}}, nil},
+		"listener :1: there is no view b": {[]views.View{{Name: "a"}}, []Listener{{Address: ":1", View: "b"}}},
+		"listener :1: there is no view a": {nil, []Listener{{Address: ":1", View: "a"}}},
 	} {
 		if len(tc.listeners) == 0 {
 			tc.listeners = []Listener{{Address: ":1"}}

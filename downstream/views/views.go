@@ -82,64 +82,38 @@ type Rules struct {
 	other   *Rule // for clients that match no view; nil: such clients are refused
 }
 
-// New compiles views, and checks those that listeners name. Without views, clients see everything except copies from
-// their own cluster.
+// New compiles views, and checks that the listeners can have those that they name. The config has checked the rest. Without
+// views, clients see everything except copies from their own cluster.
 func New(all []View, listeners []Listener) (*Rules, error) {
 	rs := &Rules{byName: map[string]*Rule{}}
 	if len(all) == 0 {
 		rs.other = &Rule{View: View{Default: true}}
 	}
 	var errs error
-	for i, v := range all {
-		if v.Name == "" {
-			errs = errors.Join(errs, fmt.Errorf("downstream: view %d has no name", i+1))
-			continue
+	for _, v := range all {
+		r := &Rule{View: v}
+		for _, text := range v.Match.Identities {
+			p, err := identity.Parse(text)
+			if err != nil {
+				errs = errors.Join(errs, fmt.Errorf("downstream: view %s: identity: %w", v.Name, err))
+			}
+			r.identities = append(r.identities, p)
 		}
-		r, err := newRule(v)
-		if err != nil {
-			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: %w", v.Name, err))
-			continue
-		}
-		if rs.byName[v.Name] != nil {
-			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: another view has this name", v.Name))
-		}
-		if v.Default && rs.other != nil {
-			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: view %s is the default already", v.Name, rs.other.Name))
-		} else if v.Default {
+		if v.Default {
 			rs.other = r
 		}
 		rs.ordered, rs.byName[v.Name] = append(rs.ordered, r), r
 	}
 	for _, l := range listeners {
-		if l.View == "" {
-			continue
-		}
-		i := slices.IndexFunc(all, func(v View) bool { return v.Name == l.View })
-		switch {
-		case i < 0:
+		switch r := rs.byName[l.View]; {
+		case l.View == "":
+		case r == nil:
 			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: there is no view %s", l.Address, l.View))
-		case len(all[i].Match.Identities) > 0 && !l.Verifies:
+		case len(r.identities) > 0 && !l.Verifies:
 			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: view %s needs identities, and the listener verifies none", l.Address, l.View))
 		}
 	}
 	return rs, errs
-}
-
-func newRule(v View) (*Rule, error) {
-	r := &Rule{View: v}
-	for name, globs := range map[string][]string{"node id": v.Match.NodeIDs, "cluster id": v.Match.ClusterIDs, "namespace": v.Match.Namespaces} {
-		if slices.Contains(globs, "") {
-			return nil, fmt.Errorf("a pattern for the %s is empty", name)
-		}
-	}
-	for _, text := range v.Match.Identities {
-		p, err := identity.Parse(text)
-		if err != nil {
-			return nil, fmt.Errorf("identity: %w", err)
-		}
-		r.identities = append(r.identities, p)
-	}
-	return r, nil
 }
 
 // Of returns the rule for a client of a listener, or why the client is refused.
