@@ -47,8 +47,6 @@ type Client struct {
 	// Named is set when the relay at Address has given the Socket. Another process may have taken that
 	// port: the Socket must belong to the user of this process or to root.
 	Named bool
-	// HTTP sends requests to Address. It is http.DefaultClient when nil.
-	HTTP *http.Client
 
 	body []byte // of the request, nil for none
 }
@@ -321,8 +319,11 @@ func (c Client) do(ctx context.Context, method, path, accept string, read func(i
 	return nil
 }
 
-// overSocket returns a transport that sends requests for any host over the Socket, each on a new connection.
-func (c Client) overSocket() http.RoundTripper {
+// transport sends each request on a new connection. With a Socket, it sends those for any host over it.
+func (c Client) transport() *http.Transport {
+	if c.Socket == "" {
+		return &http.Transport{DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}
+	}
 	return &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -354,22 +355,18 @@ func checkAddress(address string) error {
 
 // send sends a request. The caller closes the body of the answer.
 func (c Client) send(ctx context.Context, method, path, accept string) (*http.Response, error) {
-	host, client := c.Address, c.HTTP
+	host := c.Address
 	if c.Socket != "" {
 		host = "localhost"
-		client = &http.Client{Transport: c.overSocket()}
 	} else if err := checkAddress(c.Address); err != nil {
 		return nil, err
-	}
-	if client == nil {
-		client = http.DefaultClient
 	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, bytes.NewReader(c.body))
 	if err != nil {
 		return nil, fmt.Errorf("admin address %q: %w", c.Address, err)
 	}
 	req.Header.Set("Accept", accept)
-	resp, err := client.Do(req)
+	resp, err := (&http.Client{Transport: c.transport()}).Do(req)
 	if asked, ok := errors.AsType[*url.Error](err); ok {
 		err = asked.Err // without the URL
 	}

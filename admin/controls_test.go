@@ -227,9 +227,7 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 		}
 	}
 	address, stop := f.running(t)
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	overTCP := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	overTCP := Client{Address: address}
 	ctx := t.Context()
 	version, err := overTCP.Version(ctx)
 	if err != nil || version.AdminSocket != path {
@@ -317,7 +315,6 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	if err := copyBackup(ctx, over, io.Discard); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%v", err)
 	}
-	transport.CloseIdleConnections()
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
@@ -390,9 +387,7 @@ func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
 		}
 	})
 	address, stop := f.running(t)
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	c := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	c := Client{Address: address}
 	r, err := c.Ready(t.Context())
 	if err != nil || !r.Ready || len(r.Reasons) != 4 {
 		t.Fatalf("%+v %v", r, err)
@@ -410,7 +405,6 @@ func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
 	if v, err := c.Version(t.Context()); err != nil || v.AdminSocket != "" {
 		t.Errorf("%+v %v", v, err)
 	}
-	transport.CloseIdleConnections()
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

@@ -94,9 +94,7 @@ func TestVersionsAreThoseOfTheConfigs(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	asked := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	asked := Client{Address: address}
 	all, err := asked.Resources(t.Context())
 	if err != nil || len(all) == 0 {
 		t.Fatalf("%d resources, %v", len(all), err)

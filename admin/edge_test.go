@@ -101,7 +101,7 @@ func TestASocketThatAPortNamesIsOursOrNotUsed(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if v, err := (Client{Address: address, HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}).Version(t.Context()); err != nil || v.AdminSocket != path {
+	if v, err := (Client{Address: address}).Version(t.Context()); err != nil || v.AdminSocket != path {
 		t.Fatal(v, err) // it is open when it answers
 	}
 	named := Client{Address: address, Socket: path, Named: true}

@@ -32,8 +32,7 @@ func TestEventsArePagedAndFiltered(t *testing.T) {
 	f, j := journaled(t, 10)
 	j.Record(events.Event{Type: events.Held, Upstream: "west", Text: "x"})
 	address, stop := f.running(t)
-	transport := &http.Transport{}
-	c := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	c := Client{Address: address}
 	read := func(pairs ...string) (texts []string, p events.Page) {
 		q := url.Values{}
 		for i := 0; i < len(pairs); i += 2 {
@@ -79,7 +78,6 @@ func TestEventsArePagedAndFiltered(t *testing.T) {
 			t.Errorf("%s: %d %s", wrong, code, body)
 		}
 	}
-	transport.CloseIdleConnections()
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
@@ -92,8 +90,7 @@ func TestEventsAreStreamed(t *testing.T) {
 	var followed []*events.Change
 	j.OnChange(func(c *events.Change) { followed = append(followed, c) })
 	address, stop := f.running(t)
-	transport := &http.Transport{}
-	c := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	c := Client{Address: address}
 	first, err := c.Events(t.Context(), url.Values{"limit": {"3"}})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +138,6 @@ func TestEventsAreStreamed(t *testing.T) {
 	await.Equal(t, "the server has noticed that they have gone", 0, following)
 	follow(t.Context(), 5, nil) // an old event
 	want("missed")
-	transport.CloseIdleConnections()
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

@@ -52,9 +52,7 @@ func TestServeWithoutTellsWhoIsWaitedForStill(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	if v, err := (Client{Address: address, HTTP: &http.Client{Transport: transport}}).Version(t.Context()); err != nil || v.AdminSocket != path {
+	if v, err := (Client{Address: address}).Version(t.Context()); err != nil || v.AdminSocket != path {
 		t.Fatalf("%+v %v", v, err)
 	}
 	w, err := Client{Socket: path}.ServeWithout(t.Context(), "east")

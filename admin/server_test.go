@@ -310,9 +310,7 @@ func TestClientAndServerUnderstandEachOther(t *testing.T) {
 	f := newFixture(t, Config{})
 	f.ready = Readiness{Reasons: []string{"upstream east: connecting"}}
 	address, stop := f.running(t)
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	c := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	c := Client{Address: address}
 	ctx := t.Context()
 
 	ready, err := c.Ready(ctx)
@@ -334,7 +332,6 @@ func TestClientAndServerUnderstandEachOther(t *testing.T) {
 	if err != nil || v.Version != "v1.2.3" || v.AdminSocket != "" {
 		t.Errorf("%+v %v", v, err)
 	}
-	transport.CloseIdleConnections()
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

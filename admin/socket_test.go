@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,9 +27,7 @@ func TestTheSocketIsOpenedWhenItCanBe(t *testing.T) {
 	const retry = 10 * time.Millisecond
 	f.socketRetry = retry
 	address, stop := f.running(t)
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	c := Client{Address: address, HTTP: &http.Client{Transport: transport}}
+	c := Client{Address: address}
 	reasons := func() string {
 		r, err := c.Ready(t.Context())
 		if err != nil {
@@ -62,7 +59,6 @@ func TestTheSocketIsOpenedWhenItCanBe(t *testing.T) {
 	if got := reasons(); strings.Contains(got, "socket") {
 		t.Errorf("/ready still has a reason that is over: %s", got)
 	}
-	transport.CloseIdleConnections()
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

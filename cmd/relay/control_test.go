@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -143,7 +142,6 @@ func serveControls(t *testing.T, socket string) *controlled {
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(ctx, lis) }()
 	t.Cleanup(func() {
-		http.DefaultClient.CloseIdleConnections() // the commands' own
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

@@ -105,7 +105,6 @@ func runHere(ts *testscript.TestScript, stdout, stderr io.Writer, args ...string
 		defer os.Setenv(name, os.Getenv(name)) // it was valid
 		ts.Check(os.Setenv(name, ts.Getenv(name)))
 	}
-	defer http.DefaultClient.CloseIdleConnections() // the commands' own
 	return execute(args, stdout, stderr)
 }
 
