@@ -238,10 +238,7 @@ func (e *engine) connect(ctx context.Context) {
 		if e.trouble("discovery", err); err != nil {
 			wait = discoverSoon
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait): // a server that starts answers before it has read its definitions
-		}
+		mirror.Sleep(ctx, wait) // a server that starts answers before it has read its definitions
 	}
 }
 

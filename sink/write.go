@@ -34,11 +34,7 @@ func (e *engine) work(ctx context.Context) {
 	for {
 		key, ended := e.queue.Get()
 		for !ended && !e.open(time.Now()) {
-			select {
-			case <-ctx.Done():
-				ended = true
-			case <-time.After(standby):
-			}
+			ended = !mirror.Sleep(ctx, standby)
 		}
 		if ended || ctx.Err() != nil {
 			return

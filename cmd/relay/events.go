@@ -18,6 +18,7 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/events"
+	"meshrelay/mirror"
 )
 
 const (
@@ -229,7 +230,7 @@ func (f *eventFlags) followOn(cmd *cobra.Command, c admin.Client, timeout time.D
 			complained = true
 			fmt.Fprintf(cmd.ErrOrStderr(), "The relay does not answer, waiting for it: %s\n", strings.TrimSpace(fmt.Sprint(err)))
 		}
-		if !sleep(ctx, followRetry) {
+		if !mirror.Sleep(ctx, followRetry) {
 			return nil
 		}
 	}

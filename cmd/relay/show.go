@@ -15,6 +15,7 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/downstream"
+	"meshrelay/mirror"
 	"meshrelay/orders"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -126,7 +127,7 @@ func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) erro
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
 	last := ""
-	for ok := true; ok; ok = sleep(ctx, watchEvery) {
+	for ok := true; ok; ok = mirror.Sleep(ctx, watchEvery) {
 		asked, cancel := context.WithTimeout(ctx, timeout)
 		all, err := statusOf(asked, c)
 		cancel()

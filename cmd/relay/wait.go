@@ -15,6 +15,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
+	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/clusters"
 )
@@ -104,7 +105,7 @@ func waitFor(ctx context.Context, c admin.Client, wanted string, every time.Dura
 		case ctx.Err() == nil || last == nil: // otherwise err is only the timeout
 			last = err
 		}
-		if every == 0 || !sleep(ctx, every) {
+		if every == 0 || !mirror.Sleep(ctx, every) {
 			return fmt.Errorf("not %s in time: %w", wanted, hinted(last))
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"meshrelay/mirror"
 	"meshrelay/sink/lease"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -57,8 +58,8 @@ func Promote(ctx context.Context, o Options) error {
 	// Who held the Lease has asked the server before that it may write, and a term lasts from then.
 	wait := lease.Duration + margin
 	o.Tell("the Lease %s/%s is taken for good; waiting %v for requests that may be under way", o.Namespace, ObjectName(o.Sink), wait)
-	if err := sleep(ctx, wait); err != nil {
-		return err
+	if !mirror.Sleep(ctx, wait) {
+		return ctx.Err()
 	}
 	return r.try(ctx, func() error { return r.stillPromoted(ctx, number) })
 }

@@ -69,18 +69,9 @@ func (r *run) try(ctx context.Context, f func() error) error {
 		} else {
 			r.Tell("%v: trying again in %v", err, wait)
 		}
-		if err := sleep(ctx, wait); err != nil {
-			return err
+		if !mirror.Sleep(ctx, wait) {
+			return ctx.Err()
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
 	}
 }
 

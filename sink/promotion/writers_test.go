@@ -15,6 +15,7 @@ import (
 
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
+	"meshrelay/mirror"
 	"meshrelay/sink/lease"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -110,7 +111,7 @@ func (a *actor) write(ctx context.Context) {
 			_ = apply(ctx, conn, "ServiceEntry", fmt.Sprint("a", i%3), "meshrelay-sink-dr", strings.Replace(labels, `"1"`, fmt.Sprintf(`"%d"`, i), 1), `{"hosts":["a.example"]}`)
 			cancel()
 		}
-		_ = sleep(ctx, a.upTo(2*time.Second))
+		mirror.Sleep(ctx, a.upTo(2*time.Second))
 	}
 	all.Wait()
 }
@@ -137,7 +138,7 @@ func play(t *testing.T, seed uint64) *world {
 				a.write(life)
 				kill()
 				cancel()
-				_ = sleep(ctx, w.upTo(5*time.Second))
+				mirror.Sleep(ctx, w.upTo(5*time.Second))
 			}
 		})
 	}
