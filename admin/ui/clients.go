@@ -27,9 +27,9 @@ func (p *Pages) clientList(r *request) (*Page, error) {
 	})
 	t.Summary = fmt.Sprintf("%d of %s", n, view.Count(len(all), "client"))
 	synced := countIf(all, view.IsSynced)
-	lead := State{Level: view.OKIf(synced == len(all), Warn), Text: fmt.Sprintf("%d of %s up to date", synced, view.Count(len(all), "client"))}
+	lead := State{Level: view.OKIf(synced == len(all), view.Warn), Text: fmt.Sprintf("%d of %s up to date", synced, view.Count(len(all), "client"))}
 	if len(all) == 0 {
-		lead = say(None, "No clients are connected.")
+		lead = say(view.None, "No clients are connected.")
 	}
 	return &Page{
 		Title: "Clients", Command: "relay clients", Topics: []string{topicClients}, Lead: lead,
@@ -62,7 +62,7 @@ func (p *Pages) clientPage(r *request) (*Page, error) {
 	var rejections []State
 	for _, w := range c.Types {
 		if w.LastNACK != "" && len(rejections) < maxReasons {
-			rejections = append(rejections, say(Bad, "It rejects "+w.TypeURL+": "+strings.Join(strings.Fields(w.LastNACK), " ")))
+			rejections = append(rejections, say(view.Bad, "It rejects "+w.TypeURL+": "+strings.Join(strings.Fields(w.LastNACK), " ")))
 		}
 	}
 	page.Sections = []Section{
@@ -76,7 +76,7 @@ func (p *Pages) clientPage(r *request) (*Page, error) {
 func typeTable(c downstream.ClientStatus, now time.Time) *Table {
 	types := falseFirst(c.Types, func(w downstream.TypeStatus) bool {
 		_, level := view.TypeState(w)
-		return level == OK
+		return level == view.OK
 	})
 	t := tableOf("Types that the client subscribes to", "It subscribes to nothing yet.", view.ClientTypes, types, maxRows, now,
 		func(w downstream.TypeStatus) string {

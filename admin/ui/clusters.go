@@ -27,7 +27,7 @@ func (p *Pages) clusterSections(r *request) []Section {
 		}
 	}
 	found.Text = append(found.Text, remarks...)
-	more := func(n int) State { return say(None, fmt.Sprintf("and %d more: %s", n, p.here("relay clusters"))) }
+	more := func(n int) State { return say(view.None, fmt.Sprintf("and %d more: %s", n, p.here("relay clusters"))) }
 	if n := len(found.Text) - maxSummary; n > 0 {
 		found.Text = append(found.Text[:maxSummary], more(n))
 	}

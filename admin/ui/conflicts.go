@@ -13,7 +13,7 @@ func (p *Pages) conflictPage(r *request) (*Page, error) {
 	keys, hosts := p.data.Conflicts()
 	page := &Page{
 		Title: "Conflicts", Command: "relay conflicts", Topics: []string{topicResources},
-		Lead: State{Level: view.OKIf(keys+hosts == 0, None), Text: fmt.Sprintf("%s in several upstreams, %s claimed by several resources", view.Count(keys, "resource"), view.Count(hosts, "host"))},
+		Lead: State{Level: view.OKIf(keys+hosts == 0, view.None), Text: fmt.Sprintf("%s in several upstreams, %s claimed by several resources", view.Count(keys, "resource"), view.Count(hosts, "host"))},
 	}
 	search := r.search("/conflicts",
 		r.upstreamField(),

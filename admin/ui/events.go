@@ -41,10 +41,10 @@ func (p *Pages) eventList(r *request) (*Page, error) {
 	}
 	left := []State{}
 	if all.Tools > 0 {
-		left = append(left, State{None, "left out: " + view.Count(all.Tools, "event") + " of commands such as relay get", r.with("tools", "true")})
+		left = append(left, State{view.None, "left out: " + view.Count(all.Tools, "event") + " of commands such as relay get", r.with("tools", "true")})
 	}
 	return &Page{
-		Title: "Timeline", Command: eventCommand(r, q), Topics: []string{topicEvents}, Lead: say(None, about+": "+view.Count(len(all.Events), "event")),
+		Title: "Timeline", Command: eventCommand(r, q), Topics: []string{topicEvents}, Lead: say(view.None, about+": "+view.Count(len(all.Events), "event")),
 		Sections: []Section{{ID: "list", Title: "Newest first", Search: search, Text: left, Table: t}},
 	}, nil
 }

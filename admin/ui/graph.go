@@ -28,7 +28,7 @@ type Graph struct {
 // Box is a part of the graph, with two lines of text.
 type Box struct {
 	X, Y, W, H  int
-	Level       Level
+	Level       view.Level
 	Name, Below string
 	Href        string
 }
@@ -78,7 +78,7 @@ func upstreamBoxes(ups []upstreams.Status, r *request) (boxes []Box, broken []bo
 	}
 	for _, u := range ups {
 		if many && len(boxes) == maxBoxes-1 {
-			return append(boxes, Box{Level: None, Name: fmt.Sprintf("and %d more", len(ups)-len(boxes)), Below: "all upstreams", Href: "/upstreams"}), append(broken, false)
+			return append(boxes, Box{Level: view.None, Name: fmt.Sprintf("and %d more", len(ups)-len(boxes)), Below: "all upstreams", Href: "/upstreams"}), append(broken, false)
 		}
 		boxes = append(boxes, Box{
 			Level: view.UpstreamLevel(u), Name: text.Shorten(u.Name, maxLabel), Href: upstreamHref(u.Name),
@@ -93,16 +93,16 @@ func clientBoxes(clients []downstream.ClientStatus) (boxes []Box) {
 	all := groups(clients)
 	for i, g := range all {
 		if i == maxBoxes-1 && len(all) > maxBoxes {
-			return append(boxes, Box{Level: None, Name: fmt.Sprintf("and %d more", len(all)-i), Below: "all clients", Href: "/clients"})
+			return append(boxes, Box{Level: view.None, Name: fmt.Sprintf("and %d more", len(all)-i), Below: "all clients", Href: "/clients"})
 		}
 		below := view.Count(g.n, "client") + " synced"
 		if g.behind > 0 {
 			below = fmt.Sprintf("%s, %d not up to date", view.Count(g.n, "client"), g.behind)
 		}
-		boxes = append(boxes, Box{Level: view.OKIf(g.behind == 0, Warn), Name: text.Shorten(g.name, maxLabel), Below: below, Href: "/clients"})
+		boxes = append(boxes, Box{Level: view.OKIf(g.behind == 0, view.Warn), Name: text.Shorten(g.name, maxLabel), Below: below, Href: "/clients"})
 	}
 	if len(all) == 0 {
-		boxes = append(boxes, Box{Level: None, Name: "no clients", Below: "none is connected", Href: "/clients"})
+		boxes = append(boxes, Box{Level: view.None, Name: "no clients", Below: "none is connected", Href: "/clients"})
 	}
 	return boxes
 }

@@ -150,7 +150,7 @@ func (p *Pages) made(req *http.Request, build builder) (send func(http.ResponseW
 // failed returns the page and the HTTP status for an error.
 func failed(err error) (*Page, int) {
 	code := admin.StatusOf(err)
-	return &Page{Title: http.StatusText(code), Lead: say(Bad, err.Error()), Command: "relay status"}, code
+	return &Page{Title: http.StatusText(code), Lead: say(view.Bad, err.Error()), Command: "relay status"}, code
 }
 
 // arguments are the arguments of a nested template.

@@ -29,11 +29,11 @@ func (p *Pages) hold(u upstreams.Status, r *request) ([]Section, error) {
 		{
 			ID: "hold", Title: "Hold: deletions that wait for a decision",
 			Text: []State{
-				{Level: view.OKIf(gone == 0, Bad), Text: fmt.Sprintf("A release would delete %s at every client: no other upstream has %s.", view.Count(gone, "resource"), view.Agree(gone, "it", "them"))},
-				{Level: None, Text: fmt.Sprintf("%s would be served from another upstream that also has %s.", view.Count(kept, "resource"), view.Agree(kept, "it", "them"))},
+				{Level: view.OKIf(gone == 0, view.Bad), Text: fmt.Sprintf("A release would delete %s at every client: no other upstream has %s.", view.Count(gone, "resource"), view.Agree(gone, "it", "them"))},
+				{Level: view.None, Text: fmt.Sprintf("%s would be served from another upstream that also has %s.", view.Count(kept, "resource"), view.Agree(kept, "it", "them"))},
 			},
 			Facts: []Fact{
-				{"Hold", cell(h.ID)}, {"Why", leveled(Warn, h.Reason)}, {"Held for", at(h.Since)}, {"Ends", cell(view.EndOfHold(h.Held, r.now))},
+				{"Hold", cell(h.ID)}, {"Why", leveled(view.Warn, h.Reason)}, {"Held for", at(h.Since)}, {"Ends", cell(view.EndOfHold(h.Held, r.now))},
 				{"Goes through at", Cell{Cell: view.Cell{Until: h.Until}}},
 			},
 		},
@@ -67,9 +67,9 @@ func (p *Pages) takenOver(upstream string, d intake.HeldDeletion) Cell {
 	if key, ok := keyOf(d.Kind, d.Namespace, d.Name); ok {
 		for _, c := range p.data.Resources.Resolve(key).Copies {
 			if c.Source != upstream {
-				return leveled(OK, c.Source)
+				return leveled(view.OK, c.Source)
 			}
 		}
 	}
-	return leveled(Bad, "nobody")
+	return leveled(view.Bad, "nobody")
 }

@@ -26,8 +26,8 @@ func (p *Pages) overview(r *request) (*Page, error) {
 	synced := countIf(clients, view.IsSynced)
 	lead := r.head
 	lead.Text = fmt.Sprintf("%s: %d of %s up to date, %d of %s up to date", lead.Text, countIf(ups, view.IsHealthy), view.Count(len(ups), "upstream"), synced, view.Count(len(clients), "client"))
-	if synced < len(clients) && lead.Level == OK {
-		lead.Level = Warn
+	if synced < len(clients) && lead.Level == view.OK {
+		lead.Level = view.Warn
 	}
 	keys, hosts := p.data.Conflicts()
 	served := p.served()
@@ -38,8 +38,8 @@ func (p *Pages) overview(r *request) (*Page, error) {
 			{
 				ID: "graph", Title: "From upstreams to clients", Graph: drawGraph(ups, clients, served, keys, r),
 				Text: []State{
-					{Level: view.OKIf(keys == 0, None), Text: fmt.Sprintf("%s in several upstreams", view.Count(keys, "resource")), Href: "/conflicts"},
-					{Level: view.OKIf(hosts == 0, None), Text: fmt.Sprintf("%s claimed by several resources", view.Count(hosts, "host")), Href: "/conflicts#hosts"},
+					{Level: view.OKIf(keys == 0, view.None), Text: fmt.Sprintf("%s in several upstreams", view.Count(keys, "resource")), Href: "/conflicts"},
+					{Level: view.OKIf(hosts == 0, view.None), Text: fmt.Sprintf("%s claimed by several resources", view.Count(hosts, "host")), Href: "/conflicts#hosts"},
 				},
 			},
 			{ID: "upstreams", Title: "Upstreams", Table: upstreamSummary(ups, r)},
@@ -51,14 +51,14 @@ func (p *Pages) overview(r *request) (*Page, error) {
 
 // reasons lists the holds, the problems and the notes.
 func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []State) {
-	level := Warn
+	level := view.Warn
 	if !ready.Ready {
-		level = Bad
+		level = view.Bad
 	}
 	for _, u := range ups {
 		if u.Held != nil && len(list) < maxReasons {
 			list = append(list, State{
-				Level: Warn, Href: upstreamHref(u.Name) + "#hold",
+				Level: view.Warn, Href: upstreamHref(u.Name) + "#hold",
 				Text: fmt.Sprintf("%s of upstream %s %s for a decision: see the hold", view.Count(u.Held.Removals, "deletion"), u.Name, view.Agree(u.Held.Removals, "waits", "wait")),
 			})
 		}
@@ -77,10 +77,10 @@ func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []S
 		list = append(list, s)
 	}
 	for _, note := range ready.Notes[:min(len(ready.Notes), maxReasons)] {
-		list = append(list, say(None, "note: "+note))
+		list = append(list, say(view.None, "note: "+note))
 	}
 	if len(list) == 0 {
-		list = []State{say(OK, "None.")}
+		list = []State{say(view.OK, "None.")}
 	}
 	return list
 }
@@ -130,7 +130,7 @@ func clientSummary(clients []downstream.ClientStatus) *Table {
 	all := groups(clients)
 	for _, g := range all[:min(len(all), maxSummary)] {
 		t.Rows = append(t.Rows, []Cell{
-			{view.Cell{Text: cut(g.name), Level: view.OKIf(g.behind == 0, Warn)}, "/clients?q=" + queryOf(strings.TrimPrefix(g.name, "view "))}, number(g.n), number(g.behind),
+			{view.Cell{Text: cut(g.name), Level: view.OKIf(g.behind == 0, view.Warn)}, "/clients?q=" + queryOf(strings.TrimPrefix(g.name, "view "))}, number(g.n), number(g.behind),
 		})
 	}
 	t.Summary, t.Next = view.Count(len(clients), "client"), ""

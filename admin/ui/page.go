@@ -8,18 +8,8 @@ import (
 	"meshrelay/internal/text"
 )
 
-// Level is how good or bad a state is. A page shows it as a color and a symbol, never only as a color.
-type Level = view.Level
-
-// The levels.
-const (
-	OK   = view.OK
-	Warn = view.Warn
-	Bad  = view.Bad
-	None = view.None
-)
-
-// Page is the content of one page. Hrefs are relative to the path of the pages.
+// Page is the content of one page. A level is shown as a color and a symbol, never only as a color. Hrefs are relative to the
+// path of the pages.
 type Page struct {
 	Title  string
 	Crumbs []Link
@@ -37,7 +27,7 @@ type Link struct{ Text, Href string }
 
 // State is a text with a Level.
 type State struct {
-	Level Level
+	Level view.Level
 	Text  string
 	Href  string
 }
@@ -103,7 +93,7 @@ const (
 	maxCode = 32 << 10
 )
 
-func say(level Level, words string) State { return State{Level: level, Text: cut(words)} }
+func say(level view.Level, words string) State { return State{Level: level, Text: cut(words)} }
 
 func cell(words string) Cell { return leveled("", words) }
 
@@ -113,7 +103,7 @@ func linked(words, href string) Cell {
 	return c
 }
 
-func leveled(level Level, words string) Cell {
+func leveled(level view.Level, words string) Cell {
 	return Cell{Cell: view.Cell{Text: cut(words), Level: level}}
 }
 

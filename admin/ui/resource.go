@@ -94,10 +94,10 @@ func resourceFacts(e *admin.Explanation) []Fact {
 func remarks(e *admin.Explanation) (list []State) {
 	refer := func(words string, refs []mirror.Key) {
 		for _, ref := range first(refs, maxReasons) {
-			list = append(list, State{Level: None, Text: cut(words + ref.String()), Href: resourceHref(ref.Kind.String(), ref.Namespace, ref.Name)})
+			list = append(list, State{Level: view.None, Text: cut(words + ref.String()), Href: resourceHref(ref.Kind.String(), ref.Namespace, ref.Name)})
 		}
 		if more := len(refs) - maxReasons; more > 0 {
-			list = append(list, say(None, fmt.Sprintf("and %d more", more)))
+			list = append(list, say(view.None, fmt.Sprintf("and %d more", more)))
 		}
 	}
 	if e.Into != (mirror.Key{}) {
@@ -105,7 +105,7 @@ func remarks(e *admin.Explanation) (list []State) {
 	}
 	for _, c := range e.Sources {
 		for _, line := range first(c.Trouble, maxReasons) {
-			list = append(list, State{Level: Warn, Text: line, Href: upstreamHref(c.Upstream)})
+			list = append(list, State{Level: view.Warn, Text: line, Href: upstreamHref(c.Upstream)})
 		}
 	}
 	refer("Merged with ", e.Group)
@@ -116,12 +116,12 @@ func remarks(e *admin.Explanation) (list []State) {
 			if claim.Namespace == e.Namespace && claim.Name == e.Name {
 				continue
 			}
-			s := say(Warn, fmt.Sprintf("Host %s is also claimed by %s/%s from %s", c.Host, claim.Namespace, claim.Name, claim.Source))
+			s := say(view.Warn, fmt.Sprintf("Host %s is also claimed by %s/%s from %s", c.Host, claim.Namespace, claim.Name, claim.Source))
 			s.Href = resourceHref(c.Kind.String(), claim.Namespace, claim.Name)
 			list = append(list, s)
 		}
 		if c.Apart != "" {
-			list = append(list, say(None, "They are not united: "+c.Apart))
+			list = append(list, say(view.None, "They are not united: "+c.Apart))
 		}
 	}
 	return list

@@ -57,7 +57,7 @@ func (p *Pages) resourceList(r *request) (*Page, error) {
 	)
 	return &Page{
 		Title: "Resources", Command: command, Topics: []string{topicResources},
-		Lead:     say(OK, grouped(fmt.Sprint(total))+" resources are served"),
+		Lead:     say(view.OK, grouped(fmt.Sprint(total))+" resources are served"),
 		Sections: []Section{{ID: "list", Search: search, Table: t}},
 	}, nil
 }
@@ -114,7 +114,7 @@ func (p *Pages) alsoIn(one *mirror.Resource) Cell {
 	if len(others) == 0 {
 		return Cell{}
 	}
-	return leveled(None, strings.Join(others, ", "))
+	return leveled(view.None, strings.Join(others, ", "))
 }
 
 // finder keeps the first limit of many resources, by key.

@@ -31,7 +31,7 @@ func (p *Pages) serviceList(r *request) (*Page, error) {
 	if q := r.get("q"); q != "" {
 		command += " --search " + word(q)
 	}
-	page := &Page{Title: "Services", Lead: say(OK, view.Count(len(a.Services)+a.More, "service")), Command: p.here(command)}
+	page := &Page{Title: "Services", Lead: say(view.OK, view.Count(len(a.Services)+a.More, "service")), Command: p.here(command)}
 	if from := r.get("from"); from != "" {
 		page.Lead.Text = cut(page.Lead.Text + " from " + from + " on")
 	}
@@ -49,7 +49,7 @@ func partial(a services.Answer) []State {
 	if !a.Partial {
 		return nil
 	}
-	return []State{say(Warn, view.PartialServices)}
+	return []State{say(view.Warn, view.PartialServices)}
 }
 
 // servicePage shows the ServiceEntries of a host, and its endpoints.
@@ -76,7 +76,7 @@ func (p *Pages) servicePage(r *request) (*Page, error) {
 		about.Facts = append(about.Facts, Fact{column.Title, cell(column.Cell(s, r.now).Text)})
 	}
 	return &Page{
-		Title: cut(s.Host), Crumbs: []Link{{"Services", "/services"}}, Command: command, Lead: say(None, view.Service(s)),
+		Title: cut(s.Host), Crumbs: []Link{{"Services", "/services"}}, Command: command, Lead: say(view.None, view.Service(s)),
 		Sections: []Section{
 			about,
 			{ID: "entries", Title: "ServiceEntries", Table: boundedTable("ServiceEntries of the host", view.ServiceEntries, s.Entries, s.More["entries"], command, r, func(e services.Entry) string { return keyHref(e.Key) })},
@@ -107,14 +107,14 @@ func (p *Pages) servicesOf(key mirror.Key) (list []State) {
 	}
 	hosts := federation.Claims(one, federation.DefaultDomain)
 	for _, h := range first(hosts, maxReasons) {
-		s := say(None, "Service "+h)
+		s := say(view.None, "Service "+h)
 		if s.Href = serviceHref(h); key.Kind != federation.ServiceEntry { // there may be none
-			s = State{None, cut("Services of " + h), "/services?q=" + queryOf(strings.TrimPrefix(h, "*"))}
+			s = State{view.None, cut("Services of " + h), "/services?q=" + queryOf(strings.TrimPrefix(h, "*"))}
 		}
 		list = append(list, s)
 	}
 	if more := len(hosts) - len(list); more > 0 {
-		list = append(list, say(None, fmt.Sprintf("and %d more", more)))
+		list = append(list, say(view.None, fmt.Sprintf("and %d more", more)))
 	}
 	return list
 }

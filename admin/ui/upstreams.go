@@ -34,7 +34,7 @@ func (p *Pages) upstreamList(r *request) (*Page, error) {
 	well := countIf(all, view.IsHealthy)
 	return &Page{
 		Title: "Upstreams", Command: "relay upstreams", Topics: []string{topicUpstreams},
-		Lead:     State{Level: view.OKIf(well == len(all), Warn), Text: fmt.Sprintf("%d of %s up to date", well, view.Count(len(all), "upstream"))},
+		Lead:     State{Level: view.OKIf(well == len(all), view.Warn), Text: fmt.Sprintf("%d of %s up to date", well, view.Count(len(all), "upstream"))},
 		Sections: append([]Section{{ID: "list", Search: r.search("/upstreams", stateField(r)), Table: t}}, p.clusterSections(r)...),
 	}, nil
 }
@@ -63,7 +63,7 @@ func (p *Pages) upstreamPage(r *request) (*Page, error) {
 	page := &Page{
 		Title: "Upstream " + u.Name, Crumbs: []Link{{"Upstreams", "/upstreams"}}, Command: "relay upstreams " + word(u.Name), Topics: []string{topicUpstreams},
 		Lead:     State{Level: view.UpstreamLevel(u), Text: fmt.Sprintf("%s, %s served", view.UpstreamState(u, r.now), view.Count(admin.Total(u.Resources), "resource"))},
-		Sections: []Section{{ID: "state", Title: "State", Facts: upstreamFacts(u, r), Text: append(upstreamAdvice(u, r), State{Level: None, Text: "Show its events", Href: "/events?upstream=" + queryOf(u.Name)})}},
+		Sections: []Section{{ID: "state", Title: "State", Facts: upstreamFacts(u, r), Text: append(upstreamAdvice(u, r), State{Level: view.None, Text: "Show its events", Href: "/events?upstream=" + queryOf(u.Name)})}},
 	}
 	hold, err := p.hold(u, r)
 	if err != nil {
@@ -73,7 +73,7 @@ func (p *Pages) upstreamPage(r *request) (*Page, error) {
 	if len(u.Addresses) > 1 {
 		t := &Table{Caption: "Addresses in order of preference", Head: []string{"Address", "State"}}
 		for i, a := range u.Addresses[:min(len(u.Addresses), maxRows)] {
-			t.Rows = append(t.Rows, []Cell{cell(a.Address), leveled(view.OKIf(a.LastError == "", Warn), view.AddressState(u.Addresses, i, r.now))})
+			t.Rows = append(t.Rows, []Cell{cell(a.Address), leveled(view.OKIf(a.LastError == "", view.Warn), view.AddressState(u.Addresses, i, r.now))})
 		}
 		page.Sections = append(page.Sections, Section{ID: "addresses", Title: "Addresses", Table: t})
 	}
@@ -90,7 +90,7 @@ func upstreamFacts(u upstreams.Status, r *request) []Fact {
 		{"Reconnects", number(u.Reconnects)}, {"Responses rejected", number(u.NACKs)},
 	}
 	if u.LastError != "" {
-		facts = append(facts, Fact{"Last error", leveled(Warn, u.LastError)})
+		facts = append(facts, Fact{"Last error", leveled(view.Warn, u.LastError)})
 	}
 	if u.Required {
 		facts = append(facts, Fact{"Required", cell("yes: the relay is not ready while it is stale")})
@@ -101,28 +101,28 @@ func upstreamFacts(u upstreams.Status, r *request) []Fact {
 // upstreamAdvice describes a hold, a freeze, staleness, types without an answer, and notes.
 func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 	if h := u.Held; h != nil {
-		list = append(list, say(Warn, view.Hold(*h, r.now)))
+		list = append(list, say(view.Warn, view.Hold(*h, r.now)))
 	}
 	if f := u.Frozen; f != nil {
-		list = append(list, say(Warn, "frozen"+view.Freeze(*f, r.now)))
+		list = append(list, say(view.Warn, "frozen"+view.Freeze(*f, r.now)))
 	}
 	if u.Stale {
-		list = append(list, say(Warn, "stale: "+view.Stale(u, r.now)))
+		list = append(list, say(view.Warn, "stale: "+view.Stale(u, r.now)))
 	}
 	if u.Endpoints != nil && u.Endpoints.LastError != "" {
-		list = append(list, say(Warn, "the endpoints of its services may be old: "+u.Endpoints.LastError))
+		list = append(list, say(view.Warn, "the endpoints of its services may be old: "+u.Endpoints.LastError))
 	}
 	for i, typ := range u.Pending {
 		if i == maxReasons {
-			return append(list, say(Warn, fmt.Sprintf("and %d more types without an answer", len(u.Pending)-i)))
+			return append(list, say(view.Warn, fmt.Sprintf("and %d more types without an answer", len(u.Pending)-i)))
 		}
-		list = append(list, say(Warn, "no answer yet for "+typ))
+		list = append(list, say(view.Warn, "no answer yet for "+typ))
 	}
 	for _, line := range slices.Concat(first(view.Unfollowed(u), maxRows), first(u.Told.Lines(u.Name), maxRows)) {
-		list = append(list, say(Warn, line))
+		list = append(list, say(view.Warn, line))
 	}
 	for _, note := range u.Notes {
-		list = append(list, say(None, note))
+		list = append(list, say(view.None, note))
 	}
 	return list
 }
@@ -159,9 +159,9 @@ func (p *Pages) history(u upstreams.Status, now time.Time) Section {
 	s := Section{ID: "history", Title: "History"}
 	revisions, err := p.data.History(u.Name)
 	if err != nil {
-		s.Text = []State{say(None, err.Error())}
+		s.Text = []State{say(view.None, err.Error())}
 		if admin.StatusOf(err) >= http.StatusInternalServerError {
-			s.Text = []State{say(Warn, "The history can not be read: "+err.Error())}
+			s.Text = []State{say(view.Warn, "The history can not be read: "+err.Error())}
 		}
 		return s
 	}
