@@ -30,14 +30,18 @@ const MeshConfigName = "mesh"
 // mesh only. The aggregate serves that of the first source that has one, and never merges two.
 func (k Kind) Singleton() bool { return k == MeshConfig }
 
-// protecting are the kinds whose resources deny, limit or check something: what is missing of them opens something. The last
-// four may be how a mesh authorizes, or keeps its clients in.
+// protecting are the kinds whose resources deny, limit or check something: what is missing of them opens something. Some
+// may be how a mesh authorizes, or keeps its clients in.
 var protecting = []Kind{
+	{Group: "networking.istio.io", Kind: "EnvoyFilter"},
+	{Group: "extensions.istio.io", Kind: "WasmPlugin"}, {Group: "extensions.istio.io", Kind: "TrafficExtension"},
 	{Group: "security.istio.io", Kind: "AuthorizationPolicy"}, {Group: "security.istio.io", Kind: "PeerAuthentication"},
 	{Group: "security.istio.io", Kind: "RequestAuthentication"},
-	{Group: "networking.istio.io", Kind: "Sidecar"}, {Group: "networking.istio.io", Kind: "EnvoyFilter"},
-	{Group: "extensions.istio.io", Kind: "WasmPlugin"}, {Group: "extensions.istio.io", Kind: "TrafficExtension"},
+	{Group: "networking.istio.io", Kind: "Sidecar"},
 }
+
+// Protecting returns the kinds that protect something.
+func Protecting() []Kind { return slices.Clone(protecting) }
 
 // Protects reports whether something may be open when a resource of the kind is missing.
 func (k Kind) Protects() bool { return slices.Contains(protecting, k) }

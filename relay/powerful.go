@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"meshrelay/config"
@@ -12,60 +13,38 @@ import (
 // rootNamespace is where policies apply to a whole mesh, unless its MeshConfig names another.
 const rootNamespace = "istio-system"
 
-// powerful is a kind whose resources can change every proxy of a mesh. An empty namespace means that they
-// can do so from any namespace.
-type powerful struct{ group, kind, namespace string }
-
-func (p powerful) String() string {
-	if p.namespace == "" {
-		return p.kind
-	}
-	return p.kind + " in " + p.namespace
-}
-
-var powerfulKinds = []powerful{
-	{"networking.istio.io", "EnvoyFilter", ""},
-	{"extensions.istio.io", "WasmPlugin", ""},
-	{"extensions.istio.io", "TrafficExtension", ""},
-	{"security.istio.io", "AuthorizationPolicy", rootNamespace},
-	{"security.istio.io", "PeerAuthentication", rootNamespace},
-	{"security.istio.io", "RequestAuthentication", rootNamespace},
-	{"networking.istio.io", "Sidecar", rootNamespace},
-}
+// anywhere are the kinds whose resources can change every proxy of a mesh from any namespace. The others that protect
+// something can do so from its root namespace.
+var anywhere = []string{"EnvoyFilter", "WasmPlugin", "TrafficExtension"}
 
 // mergedView lists merged resources.
 type mergedView interface {
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 }
 
-// powerfulImports returns a line for each upstream that has resources of powerfulKinds, and neither a profile nor another import
-// rule that limits them. An explicit profile all is a decision.
+// powerfulImports returns a line for each upstream that has resources which can change every proxy, and neither a profile nor
+// another import rule that limits them. An explicit profile all is a decision.
 func powerfulImports(upstreams []config.Upstream, resources mergedView) (notes []string) {
-	counts := map[string]map[powerful]int{} // by upstream
-	for _, p := range powerfulKinds {
-		for _, r := range resources.List(mirror.Kind{Group: p.group, Kind: p.kind}, p.namespace) {
-			if strings.HasSuffix(r.FullName(), federation.Translated) {
-				continue // its WasmPlugin counts
+	found := map[string][]string{} // by upstream
+	for _, kind := range mirror.Protecting() {
+		namespace, what := rootNamespace, kind.Kind+" in "+rootNamespace
+		if slices.Contains(anywhere, kind.Kind) {
+			namespace, what = "", kind.Kind
+		}
+		counts := map[string]int{} // by upstream
+		for _, r := range resources.List(kind, namespace) {
+			if !strings.HasSuffix(r.FullName(), federation.Translated) { // else its WasmPlugin counts
+				counts[r.Source()]++
 			}
-			if counts[r.Source()] == nil {
-				counts[r.Source()] = map[powerful]int{}
-			}
-			counts[r.Source()][p]++
+		}
+		for upstream, n := range counts {
+			found[upstream] = append(found[upstream], fmt.Sprintf("%d %s", n, what))
 		}
 	}
 	for _, u := range upstreams {
-		if u.Import.Profile != "" || u.Import.LimitsContent() {
-			continue
-		}
-		var found []string
-		for _, p := range powerfulKinds {
-			if n := counts[u.Name][p]; n > 0 {
-				found = append(found, fmt.Sprintf("%d %s", n, p))
-			}
-		}
-		if len(found) > 0 {
+		if u.Import.Profile == "" && !u.Import.LimitsContent() && len(found[u.Name]) > 0 {
 			notes = append(notes, fmt.Sprintf("upstream %s: no import rule limits these, which affect every mesh behind this relay: %s; see upstreams[].import.profile",
-				u.Name, strings.Join(found, ", ")))
+				u.Name, strings.Join(found[u.Name], ", ")))
 		}
 	}
 	return notes
