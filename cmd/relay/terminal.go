@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -62,4 +65,9 @@ func colored(cmd *cobra.Command) bool {
 func onTerminal(w io.Writer) bool {
 	s, ok := w.(screen)
 	return ok && s.terminal
+}
+
+// interruptible returns a context that ends with SIGINT or SIGTERM.
+func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 }
