@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -43,15 +44,30 @@ type Aggregate struct {
 
 	contents // the merged view
 	// mu also guards all below.
+	policies map[Kind]Policy
+	others   Policy // of kinds that are not in policies
+	derived
+	broken   map[ref]struct{} // keys whose merge has panicked in rebuild too; they are left as they were
+	unsynced int              // the sources before this place have synced
+}
+
+// derived is what an Aggregate derives from the sources, beside the merged view.
+type derived struct {
 	holders   holders
-	policies  map[Kind]Policy
-	others    Policy // of kinds that are not in policies
 	groups    map[Kind]*groups
 	claims    *claims        // nil without Owners
 	allocated *claims        // of addresses
 	bare      map[ref]string // why some clients are not served the allocated addresses
 	siblings  map[ref][]ref
-	unsynced  int // the sources before this place have synced
+}
+
+// newDerived returns what is derived from no content of the sources of h.
+func newDerived(h holders, by Owners) derived {
+	d := derived{holders: h, groups: map[Kind]*groups{}, allocated: newClaims(allocations{}, true), bare: map[ref]string{}, siblings: map[ref][]ref{}}
+	if by != nil {
+		d.claims = newClaims(by, false)
+	}
+	return d
 }
 
 // change is a key of the queue, with the result of its merge.
@@ -71,7 +87,7 @@ const batchLen = 128
 
 // NewAggregate returns an Aggregate over no sources.
 func NewAggregate() *Aggregate {
-	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}, holders: newHolders(nil), siblings: map[ref][]ref{}, allocated: newClaims(allocations{}, true), bare: map[ref]string{}}
+	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, derived: newDerived(newHolders(nil), nil), broken: map[ref]struct{}{}}
 }
 
 // SetSources sets the stores to merge, in order of priority. It may be called at any time. The resources of
@@ -113,6 +129,7 @@ func (a *Aggregate) SetPolicies(policies map[Kind]Policy, others Policy) {
 
 // markAll queues every key that is served or has an entry in several. Stores have marked all other keys.
 func (a *Aggregate) markAll() {
+	clear(a.broken)
 	for _, byName := range a.index {
 		for _, r := range byName {
 			a.queue.mark(r.ref(), nil)
@@ -123,28 +140,104 @@ func (a *Aggregate) markAll() {
 	}
 }
 
-// next merges a batch of keys from the head of the queue.
+// next merges a batch of keys from the head of the queue. After a panic it merges all keys anew, and returns them all.
 func (a *Aggregate) next(batch []change) []change {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	batch = a.queue.pop(batch)
-	if a.allocated.round++; a.claims != nil {
-		a.claims.round++
-	}
+	batch = a.pop(batch)
 	for i := range batch {
 		c := &batch[i]
-		if c.panicked = panics.Try(func() { a.merge(c) }); c.panicked != nil {
-			// The served resource stays until a copy changes.
-			c.old = a.index.get(c.ref)
-			c.cur, c.resolution = c.old, nil
+		if p := panics.Try(func() { a.merge(c) }); p != nil {
+			c.panicked = p
+			return a.rebuild(batch[:i+1])
 		}
 	}
 	return batch
 }
 
-// merge resolves a key and puts the result into the merged view.
+// pop moves keys from the head of the queue to batch. Claims mark each other at most once in a batch.
+func (a *Aggregate) pop(batch []change) []change {
+	if a.allocated.round++; a.claims != nil {
+		a.claims.round++
+	}
+	return a.queue.pop(batch)
+}
+
+// rebuild merges all content of the sources anew, because a panic may have left half changed what is derived from it. Nobody reads
+// meanwhile. A key that panics here, too, is left as it was told before, and all others are merged without it. tried was merged and
+// is not told yet; the last one has panicked. The changes replace those of tried.
+func (a *Aggregate) rebuild(tried []change) (all []change) {
+	panicked := map[ref]*panics.Panic{}
+	for _, c := range slices.Backward(tried) {
+		a.index.replace(a.index.get(c.ref), c.old)
+		panicked[c.ref] = cmp.Or(c.panicked, panicked[c.ref])
+	}
+	told, merged := a.index, map[ref]change{}
+	for broken := -1; broken < len(a.broken); {
+		broken = len(a.broken)
+		a.restart()
+		for batch := a.pop(make([]change, 0, batchLen)); len(batch) > 0; batch = a.pop(batch[:0]) {
+			for _, c := range batch {
+				if _, is := a.broken[c.ref]; is {
+					a.leave(&c, told.get(c.ref))
+				} else if p := panics.Try(func() { a.merge(&c) }); p != nil {
+					a.broken[c.ref], panicked[c.ref] = struct{}{}, p
+				}
+				merged[c.ref] = c
+			}
+		}
+	}
+	for _, byName := range told {
+		for _, r := range byName {
+			if _, is := merged[r.ref()]; !is {
+				merged[r.ref()] = change{ref: r.ref()}
+			}
+		}
+	}
+	for k, c := range merged {
+		c.old, c.panicked = told.get(k), panicked[k]
+		all = append(all, c)
+	}
+	return all
+}
+
+// restart forgets all that was merged, and queues all that the sources have.
+func (a *Aggregate) restart() {
+	var by Owners
+	if a.claims != nil {
+		by = a.claims.by
+	}
+	next := newHolders(a.holders.sources)
+	next.looked = a.holders.looked
+	a.index, a.derived = index{}, newDerived(next, by)
+	a.queue.clear()
+	for s := range a.holders.stores {
+		s.unfollow(a.queue)
+		s.follow(a.queue)
+	}
+}
+
+// leave has a broken key served as r, without a merge.
+func (a *Aggregate) leave(c *change, r *Resource) {
+	a.index.replace(a.index.get(c.ref), r)
+	a.holders.update(c, r)
+	a.holders.keep(c.ref, r, r)
+	c.old, c.cur = r, r
+}
+
+// merge resolves a key and puts the result into the merged view. A broken key waits for a change of a copy.
 func (a *Aggregate) merge(c *change) {
 	c.old = a.index.get(c.ref)
+	if _, is := a.broken[c.ref]; is {
+		a.leave(c, c.old)
+		if c.by != nil { // what panics without having changed anything costs the others nothing
+			c.panicked = panics.Try(func() { a.serve(c.ref, "", everything) })
+		}
+		if c.by == nil || c.panicked != nil {
+			return
+		}
+		delete(a.broken, c.ref)
+	}
 	a.holders.update(c, c.old)
 	keys := mergesKeys(a.policy(c.kind.Value()))
 	if keys {
@@ -219,17 +312,17 @@ func (a *Aggregate) serve(k ref, cluster string, accept func(*Resource) bool) (*
 	return r.Served, &r
 }
 
-// deliver calls the handlers for a batch. After a panic of a handler the others still run.
+// deliver calls the handlers for a batch. A panic of a handler ends the process: what the handler keeps may be half changed.
 func (a *Aggregate) deliver(batch []change) {
 	for i := range batch {
 		c := &batch[i]
 		a.report(c.ref, c.panicked)
 		told := Change{Key: c.key(), Old: c.old, New: c.cur, Resolution: c.resolution}
 		for _, h := range a.handlers {
-			a.report(c.ref, panics.Try(func() { h(told) }))
+			h(told)
 		}
 	}
-	a.queue.done(len(batch))
+	a.queue.done()
 }
 
 // report calls the panic handlers, unless p is nil.
@@ -276,7 +369,7 @@ func (a *Aggregate) SourceKinds() []Kind {
 // goroutine of Run, and must not block.
 func (a *Aggregate) RegisterHandler(h func(Change)) { a.handlers = append(a.handlers, h) }
 
-// RegisterPanicHandler adds a handler for each panic of a Policy or of a handler, before Run is called. It may run
+// RegisterPanicHandler adds a handler for each panic while a key is merged, before Run is called. It may run
 // on any goroutine.
 func (a *Aggregate) RegisterPanicHandler(h func(key Key, p *panics.Panic)) {
 	a.panicked = append(a.panicked, h)
@@ -284,7 +377,7 @@ func (a *Aggregate) RegisterPanicHandler(h func(key Key, p *panics.Panic)) {
 
 // Run merges the keys of the queue and calls the handlers, until ctx ends. It is called once.
 func (a *Aggregate) Run(ctx context.Context) error {
-	batch := make([]change, 0, batchLen)
+	room := make([]change, batchLen)
 	for {
 		a.checkInitial()
 		select {
@@ -294,12 +387,12 @@ func (a *Aggregate) Run(ctx context.Context) error {
 		}
 		a.checkInitial()
 		for ctx.Err() == nil {
-			batch = a.next(batch[:0])
+			batch := a.next(room[:0])
 			if len(batch) == 0 {
 				break
 			}
 			a.deliver(batch)
-			clear(batch)
+			clear(room)
 		}
 	}
 }

@@ -10,6 +10,9 @@
 // holds keys, not content: it is never longer than the number of keys, a slow handler skips
 // intermediate states, and a handler finds the merged view at least as new as its Change.
 //
+// After a panic while a key is merged, the Aggregate merges all that the sources have anew, and tells the handlers what has come
+// of it. Handlers must not panic over a resource: nobody catches that.
+//
 // Resources are immutable: readers share the results of Get and List.
 //
 // The package must not know where resources come from or who reads them: it does no I/O, and

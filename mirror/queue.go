@@ -65,7 +65,9 @@ func newQueue() *queue {
 
 // mark queues a key. by is the Store whose copy may have changed; nil when no copy has.
 func (q *queue) mark(k ref, by *Store) {
+	defer Signal(q.wake)
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	switch first, waits := q.waiting[k]; {
 	case !waits:
 		q.push(mark{ref: k})
@@ -75,19 +77,17 @@ func (q *queue) mark(k ref, by *Store) {
 	case by != nil && by != first && !slices.Contains(q.also[k], by):
 		q.also[k] = append(q.also[k], by)
 	}
-	q.mu.Unlock()
-	Signal(q.wake)
 }
 
 // begin queues the keys of the first resources of a Store. It does not look whether they wait already: such a
 // key is merged twice, with the same result.
 func (q *queue) begin(with iter.Seq[*Resource], by *Store) {
+	defer Signal(q.wake)
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	for r := range with {
 		q.push(mark{r.ref(), by})
 	}
-	q.mu.Unlock()
-	Signal(q.wake)
 }
 
 // push appends a key. The caller holds mu.
@@ -132,12 +132,19 @@ func (q *queue) pop(batch []change) []change {
 	return batch
 }
 
-// done counts n handled keys.
-func (q *queue) done(n int) {
+// done notes that all keys that were popped are handled.
+func (q *queue) done() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.handled += uint64(n)
+	q.handled = q.queued - uint64(len(q.order)-q.head)
 	q.release()
+}
+
+// clear takes all keys out of the queue.
+func (q *queue) clear() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.order, q.head, q.waiting, q.also = nil, 0, map[ref]*Store{}, map[ref][]*Store{}
 }
 
 // release ends the waiters whose keys are handled. The caller holds mu.

@@ -33,6 +33,7 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 	"meshrelay/orders"
 	"meshrelay/push"
@@ -201,7 +202,9 @@ func (r *Relay) pushChanges() {
 
 // reasonOf returns the reason for a push of a visible change.
 func reasonOf(c mirror.Change) push.Reason {
-	switch service, endpoint := services.Concerns(c.Old, c.New); {
+	var service, endpoint bool
+	_ = panics.Try(func() { service, endpoint = services.Concerns(c.Old, c.New) }) // whatever their bytes: clients get it
+	switch {
 	case service:
 		return push.ServiceUpdate
 	case endpoint:

@@ -36,7 +36,7 @@ type Tracker struct {
 func Follow(a *mirror.Aggregate, log *slog.Logger) *Tracker {
 	t := &Tracker{keys: NewKeys(time.Now), resources: a, log: log, limit: loglimit.New(logBurst, logEvery)}
 	t.Collector = prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "relay_merge_panics_total", Help: "Panics while a resource was merged, or a handler was called for it.",
+		Name: "relay_merge_panics_total", Help: "Panics while a resource was merged.",
 	}, func() float64 { return float64(t.panics.Load()) })
 	a.RegisterPanicHandler(t.panicked)
 	a.RegisterHandler(t.update)
@@ -54,7 +54,7 @@ func (t *Tracker) update(c mirror.Change) {
 	t.keys.Update(c.Key, r.Copies, r.Decision, r.Yields != "")
 }
 
-// panicked counts a panic of the Aggregate or its handlers, and logs it with its stack.
+// panicked counts a panic of the Aggregate, and logs it with its stack.
 func (t *Tracker) panicked(key mirror.Key, p *panics.Panic) {
 	t.limit.Log(t.log, slog.LevelError, "panic while merging a resource", "resource", key, "panic", p.Value, "panics", t.panics.Add(1), "stack", p.Stack)
 }
