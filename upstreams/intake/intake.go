@@ -63,7 +63,7 @@ func New(u config.Upstream, served *mirror.Store, rules *records.Rules, keeps bo
 	in := &Intake{served: served, cfg: settings{name: u.Name, keeps: keeps}, journal: journal{dirty: map[mirror.Key]origin{}}}
 	in.setStaleness(u.Staleness)
 	in.records = records.New(u, rules, in)
-	in.gate = gate.New(served, settingsOf(u), watcher{in})
+	in.gate = gate.New(gate.Transitions(), served, settingsOf(u), watcher{in})
 	return in
 }
 
@@ -210,7 +210,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.Tell(events.Event{Type: events.Restored, By: events.ByRelay, Text: fmt.Sprintf("%d resources served from disk until the upstream has synced", len(saved))})
 	in.lastUpdate, in.frozen, in.gate.Synced = meta.LastContact, meta.Frozen, meta.Synced
 	if in.frozen != nil {
-		in.gate.RestoreFrozen()
+		in.gate.Freeze()
 	}
 	in.gate.RestoreHold(gate.Clock{Since: meta.HeldSince, Ran: meta.HeldRan, N: meta.Held})
 	in.gate.RestoreContact(meta.LastContact, meta.InContact)

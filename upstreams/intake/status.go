@@ -109,7 +109,7 @@ func (in *Intake) Status(now time.Time) Status {
 		st.StaleSince, st.StaleLater = c.Since, c.Lasted
 	}
 	if h, is := in.gate.Hold(); is {
-		held := in.describeHold(h)
+		held := in.describeHold(now, h)
 		st.Held = &held
 	}
 	if f := in.frozen; f != nil {
@@ -125,7 +125,7 @@ func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 	if !is {
 		return nil
 	}
-	out := HeldUpstream{Upstream: in.cfg.name, Held: in.describeHold(h)}
+	out := HeldUpstream{Upstream: in.cfg.name, Held: in.describeHold(now, h)}
 	for _, key := range in.namedHold().keys {
 		r := in.served.Get(key)
 		since, _ := in.gate.Departure(key)
@@ -138,7 +138,7 @@ func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 }
 
 // describeHold returns the hold for a status.
-func (in *Intake) describeHold(h gate.Hold) Held {
+func (in *Intake) describeHold(now time.Time, h gate.Hold) Held {
 	named := in.namedHold()
 	out := Held{ID: named.id, Since: h.Since, Clock: ClockNone, Reason: h.Why, Asked: h.Asked, Removals: len(named.keys), Of: h.Of}
 	switch {
@@ -146,7 +146,7 @@ func (in *Intake) describeHold(h gate.Hold) Held {
 	case h.Left == 0:
 		out.Clock = ClockOver
 	case h.Runs:
-		out.Clock, out.Until = ClockRunning, h.Since.Add(h.Lasted+h.Left)
+		out.Clock, out.Until = ClockRunning, now.Add(h.Left)
 	default:
 		out.Clock, out.Left = ClockStopped, h.Left.Round(time.Second).String()
 	}

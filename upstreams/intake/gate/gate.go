@@ -88,36 +88,20 @@ type departures struct {
 	waiting, waitingBytes int
 	newest                uint64 // number of the newest one
 	changes               uint64 // grows with each change of what waits
-	holds                 uint64 // how many holds there were
 }
 
-// round is what the present stream has still to answer.
-type round struct {
-	// syncing: some scope is not answered. opening: the stream has not answered all scopes at any time. openedAt is the
-	// newest departure when the stream began. Deletions wait until the time until, at most.
-	syncing, opening bool
-	openedAt         uint64
-	until            time.Time
-	// unreadable: the stream has sent elements without a readable name. torn: so were some when every scope was answered.
-	unreadable, torn bool
-}
-
-// New returns a Gate that serves in a store, which is empty or has what its source is known to have.
-func New(served *mirror.Store, s Settings, w Watcher) *Gate {
-	g := &Gate{
-		served: served, watch: w, rows: newTable(transitions()), keys: map[mirror.Key]entry{}, sizes: newSizes(),
+// New returns a Gate that serves in a store, which is empty or has what its source is known to have. rows are Transitions.
+func New(rows []Row, served *mirror.Store, s Settings, w Watcher) *Gate {
+	return &Gate{
+		served: served, watch: w, rows: newTable(rows), keys: map[mirror.Key]entry{}, sizes: newSizes(served.Counts()),
 		departures: departures{changes: 1}, contact: contact{told: map[mirror.Kind]time.Time{}}, settings: s,
 	}
-	for kind, n := range served.Counts() {
-		g.sizes.add(kind, n)
-	}
-	return g
 }
 
 // Renewed returns a Gate that begins with what g knows, but for the deletions that wait.
 func (g *Gate) Renewed(w Watcher) *Gate {
-	next := New(g.served, g.settings, w)
-	next.now, next.frozen, next.Synced, next.contact, next.before = g.now, g.frozen, g.Synced, g.contact, g.HoldClock()
+	next := New(nil, g.served, g.settings, w)
+	next.rows, next.now, next.frozen, next.Synced, next.contact, next.before = g.rows, g.now, g.frozen, g.Synced, g.contact, g.HoldClock()
 	for key, e := range g.keys {
 		if !e.state.Waits() {
 			next.keys[key] = e
@@ -132,39 +116,31 @@ func (g *Gate) SetNow(now time.Time) { g.now = now }
 // Begin has the gate serve all that was restored, into an empty store.
 func (g *Gate) Begin(all []*mirror.Resource) {
 	g.served.Begin(all)
-	for kind, n := range g.served.Counts() {
-		g.sizes.add(kind, n)
-	}
+	g.sizes = newSizes(g.served.Counts())
 }
 
-// on applies an event to a key.
-func (g *Gate) on(key mirror.Key, ev event) {
+// on applies an event to a key, and returns the effect.
+func (g *Gate) on(key mirror.Key, ev Event) Effect {
 	was := g.keys[key]
-	r := &g.rows[modeOf(g.frozen)][was.state][ev]
-	next := was
-	next.state = r.to
+	row := g.rows.of(g.frozen, was.state, ev)
+	next := entry{state: row.To}
 	switch {
-	case !was.state.Waits() && r.to.Waits():
+	case row.To.Waits() && was.state.Waits():
+		next = was
+		next.state = row.To
+	case row.To.Waits():
 		g.newest++
-		next.since, next.number, next.size = g.now, g.newest, 0
+		next.since, next.number = g.now, g.newest
 		if r := g.served.Get(key); r != nil {
 			next.size = len(r.DeltaEntry())
 		}
-		g.waiting, g.waitingBytes, g.changes = g.waiting+1, g.waitingBytes+next.size, g.changes+1
-	case was.state.Waits() && !r.to.Waits():
-		g.waiting, g.waitingBytes, g.changes = g.waiting-1, g.waitingBytes-was.size, g.changes+1
-		next = entry{state: r.to}
 	}
-	if r.to == Held && was.state != Held {
+	if row.To == Held && was.state != Held {
 		next.joined = g.hold.elapsed(g.now)
 		g.hold.most = max(g.hold.most, g.waiting)
 	}
-	if next.state == Follows {
-		delete(g.keys, key)
-	} else {
-		g.keys[key] = next
-	}
-	switch r.do {
+	g.set(key, next)
+	switch row.Do {
 	case drops:
 		g.remove(key)
 	case returns:
@@ -172,31 +148,46 @@ func (g *Gate) on(key mirror.Key, ev event) {
 	case bares:
 		g.watch.Keeps(key)
 	}
+	return row.Do
+}
+
+// set gives a key another entry, and counts what waits.
+func (g *Gate) set(key mirror.Key, next entry) {
+	was := g.keys[key].state.Waits()
+	if was {
+		g.waiting, g.waitingBytes = g.waiting-1, g.waitingBytes-g.keys[key].size
+	}
+	if next.state.Waits() {
+		g.waiting, g.waitingBytes = g.waiting+1, g.waitingBytes+next.size
+	}
+	if was != next.state.Waits() {
+		g.changes++
+	}
+	if g.keys[key] = next; next.state == Follows {
+		delete(g.keys, key)
+	}
 }
 
 // Wants notes that the source wants a resource, and reports whether the caller has to put it.
 func (g *Gate) Wants(key mirror.Key, r *mirror.Resource) (put bool) {
-	switch {
-	case g.frozen && g.served.Get(key).Equal(r):
-		g.on(key, same)
-		return false
-	case g.frozen:
-		g.on(key, other)
-		return false
-	case len(g.keys) > 0:
-		g.on(key, wanted)
+	ev := wanted
+	if g.frozen {
+		if ev = other; g.served.Get(key).Equal(r) {
+			ev = same
+		}
 	}
-	return !g.Withholds(key.Kind)
+	do := g.on(key, ev)
+	return (do == serves || do == returns) && !g.Withholds(key.Kind)
 }
 
 // Gone notes that the source has a key no more.
 func (g *Gate) Gone(key mirror.Key) {
 	switch {
 	case g.served.Get(key) == nil:
-		delete(g.keys, key) // at most, it was to be served after the freeze
-	case g.frozen || !g.Withholds(key.Kind):
+		g.Follow(key) // at most, it was to be served after the freeze
+	case !g.Withholds(key.Kind):
 		g.on(key, gone)
-		if g.hold != nil && g.keys[key].state == Departing {
+		if g.hold != nil {
 			g.on(key, holds)
 		}
 	}
@@ -205,7 +196,7 @@ func (g *Gate) Gone(key mirror.Key) {
 // RuleOut notes that the rules leave a key out. It goes without the guard, at the end of a freeze at the latest.
 func (g *Gate) RuleOut(key mirror.Key) {
 	if g.served.Get(key) == nil {
-		delete(g.keys, key)
+		g.Follow(key)
 		return
 	}
 	g.on(key, ruledOut)
@@ -231,9 +222,7 @@ func (g *Gate) Unwanted(key mirror.Key, meant, unsure bool) (out bool) {
 func (g *Gate) Put(key mirror.Key, r *mirror.Resource) (stored, old *mirror.Resource, changed bool) {
 	old = g.served.Get(key)
 	if stored, changed = g.served.Put(r); old == nil {
-		g.sizes.add(key.Kind, 1)
-		g.sizes.all.added++ // restored ones are not new
-		g.sizes.kind(key.Kind).added++
+		g.sizes.add(key.Kind)
 	}
 	return stored, old, changed
 }
@@ -245,12 +234,7 @@ func (g *Gate) Drop(key mirror.Key) bool {
 }
 
 // Follow has a key follow its source again, whatever its state.
-func (g *Gate) Follow(key mirror.Key) {
-	if e, is := g.keys[key]; is && e.state.Waits() {
-		g.waiting, g.waitingBytes, g.changes = g.waiting-1, g.waitingBytes-e.size, g.changes+1
-	}
-	delete(g.keys, key)
-}
+func (g *Gate) Follow(key mirror.Key) { g.set(key, entry{}) }
 
 // Disown has a key that was dropped count as if it had never been there.
 func (g *Gate) Disown(key mirror.Key) { g.sizes.disown(key.Kind) }
@@ -337,6 +321,3 @@ func (g *Gate) Recount() {
 
 // Frozen reports whether the upstream is frozen.
 func (g *Gate) Frozen() bool { return g.frozen }
-
-// RestoreFrozen has the upstream be frozen from the start.
-func (g *Gate) RestoreFrozen() { g.frozen = true }

@@ -10,8 +10,16 @@ import (
 	"meshrelay/mirror"
 )
 
-// manyGone is how many removed resources of a kind are worth a warning, if none is left.
-const manyGone = 5
+// round is what the present stream has still to answer.
+type round struct {
+	// syncing: some scope is not answered. opening: the stream has not answered all scopes at any time. openedAt is the
+	// newest departure when the stream began. Deletions wait until the time until, at most.
+	syncing, opening bool
+	openedAt         uint64
+	until            time.Time
+	// unreadable: the stream has sent elements without a readable name. torn: so were some when every scope was answered.
+	unreadable, torn bool
+}
 
 // StartRound begins to wait for all scopes. The guard will judge all deletions after the departure number together.
 func (g *Gate) StartRound(number uint64) {
@@ -29,12 +37,6 @@ func (g *Gate) Open() {
 
 // Unopen forgets the round of a former source, but not until when deletions wait for it.
 func (g *Gate) Unopen() { g.round = round{syncing: g.round.syncing, until: g.round.until} }
-
-// patient reports whether deletions wait for the answers of a stream.
-func (g *Gate) patient() bool { return g.round.syncing && g.now.Before(g.round.until) }
-
-// Patience returns until when deletions wait for the answers of a stream. waits is false if none has still to answer.
-func (g *Gate) Patience() (until time.Time, waits bool) { return g.round.until, g.round.syncing }
 
 // BeginUpdate starts an update: changes until EndUpdate are judged together.
 func (g *Gate) BeginUpdate() {
@@ -64,52 +66,74 @@ func (g *Gate) EndUpdate(syncing, unreadable bool) (removed int) {
 	return removed
 }
 
+// Repeated carries out what the source has repeated, if it was asked to.
+func (g *Gate) Repeated() (removed int) {
+	if g.hold == nil || g.hold.Asked.IsZero() || g.round.unreadable {
+		return 0 // nothing was asked for, or a name is unreadable
+	}
+	removed = g.carryOut(g.hold.askedAt)
+	return removed + g.judge(false)
+}
+
+// Release carries out the held deletions that picks has: all, if it has all.
+func (g *Gate) Release(picks func(mirror.Key) bool) {
+	if g.carry(func(key mirror.Key, _ entry) bool { return picks(key) }); g.waiting == 0 {
+		g.letGo()
+		return
+	}
+	g.hold.picked = true
+	g.hold.reportAt = g.now // the rest has another ID
+}
+
 // judge carries out the waiting deletions, or holds them. complete is set when a new stream has just answered
 // every scope, and all names were readable.
 func (g *Gate) judge(complete bool) (removed int) {
-	for again := true; again; complete = false {
-		var n int
-		n, again = g.judgeOnce(complete)
-		removed += n
+	for {
+		g.sizes.note(g.now)
+		reason := ""
+		switch h := g.hold; {
+		case g.waiting == 0:
+			if !g.patient() {
+				g.sizes.settle()
+			}
+			if h != nil {
+				g.hold = nil
+				g.watch.Told(Happening{What: HoldEnded, Why: "the upstream has the resources again, or they have expired", Unreported: !h.reportAt.IsZero()})
+			}
+			return removed
+		case g.patient() && !g.isOff():
+			return removed
+		case h == nil:
+			if why := g.tooMany(); why != "" {
+				g.holdAll(why, g.of())
+				return removed
+			}
+			return removed + g.letGo()
+		case g.isOff():
+			reason = "the guard is switched off"
+		case g.isNormalAgain(complete):
+			reason = "the upstream has most of the held resources again"
+		case complete && g.isOver(): // a new stream repeats everything
+			removed += g.carryOut(g.round.openedAt)
+			complete = false
+			continue
+		default:
+			return removed
+		}
+		g.watch.Told(Happening{What: CarriedOut, N: g.waiting, Why: reason})
+		return removed + g.letGo()
 	}
-	return removed
 }
 
-// judgeOnce is judge; again: the guard has to judge what is left.
-func (g *Gate) judgeOnce(complete bool) (removed int, again bool) {
-	g.sizes.note(g.now)
-	switch {
-	case g.waiting == 0:
-		if !g.patient() {
-			g.sizes.settle()
-		}
-		if h := g.hold; h != nil {
-			g.hold = nil
-			g.watch.Told(Happening{What: HoldEnded, Why: "the upstream has the resources again, or they have expired", Unreported: !h.reportAt.IsZero()})
-		}
-		return 0, false
-	case g.patient() && !g.isOff():
-		return 0, false
-	case g.hold == nil:
-		if why := g.tooMany(); why != "" {
-			g.holdAll(why)
-			return 0, false
-		}
-		return g.letGo(), false
-	}
-	reason := ""
-	switch {
-	case g.isOff():
-		reason = "the guard is switched off"
-	case g.isNormalAgain(complete):
-		reason = "the upstream has most of the held resources again"
-	case complete && g.isOver():
-		return g.carryOut(g.round.openedAt), true // a new stream repeats everything
-	default:
-		return 0, false
-	}
-	g.watch.Told(Happening{What: CarriedOut, N: g.waiting, Why: reason})
-	return g.letGo(), false
+// patient reports whether deletions wait for the answers of a stream.
+func (g *Gate) patient() bool { return g.round.syncing && g.now.Before(g.round.until) }
+
+// Patience returns until when deletions wait for the answers of a stream. waits is false if none has still to answer.
+func (g *Gate) Patience() (until time.Time, waits bool) { return g.round.until, g.round.syncing }
+
+// isOff reports whether the guard lets everything pass.
+func (g *Gate) isOff() bool {
+	return g.settings.Guard.Percent >= 100 && g.settings.Guard.Empty != config.EmptyHold
 }
 
 // isNormalAgain reports whether the source has enough of the held resources again: the guard would let the
@@ -189,11 +213,6 @@ func (g *Gate) emptied(byKind map[mirror.Kind]int, n int) string {
 	return fmt.Sprintf("every %s would go", strings.Join(kinds, ", every "))
 }
 
-// isOff reports whether the guard lets everything pass.
-func (g *Gate) isOff() bool {
-	return g.settings.Guard.Percent >= 100 && g.settings.Guard.Empty != config.EmptyHold
-}
-
 func (g *Gate) exceeds(n, of int) bool {
 	return n > g.settings.Guard.Count && n*100 > g.settings.Guard.Percent*of
 }
@@ -212,38 +231,4 @@ func (g *Gate) of() int {
 		return had
 	}
 	return max(g.sizes.all.size, g.sizes.all.most)
-}
-
-// letGo carries out all deletions that wait.
-func (g *Gate) letGo() (removed int) {
-	removed = g.carry(func(mirror.Key, entry) bool { return true })
-	if g.hold != nil {
-		g.endHold()
-	}
-	g.sizes.settle()
-	g.before = Clock{}
-	g.sizes.note(g.now)
-	return removed
-}
-
-// carry carries out the deletions that which picks.
-func (g *Gate) carry(which func(mirror.Key, entry) bool) (removed int) {
-	byKind := map[mirror.Kind]int{}
-	for key, e := range g.keys {
-		if e.state.Waits() && which(key, e) {
-			g.on(key, passes)
-			removed++
-			byKind[key.Kind]++
-		}
-	}
-	// A misconfigured upstream looks like this (PROTOCOL C8).
-	for kind, n := range byKind {
-		if n < manyGone || g.SizeOf(kind) > 0 {
-			delete(byKind, kind)
-		}
-	}
-	if len(byKind) > 0 {
-		g.watch.Told(Happening{What: Emptied, Gone: byKind})
-	}
-	return removed
 }

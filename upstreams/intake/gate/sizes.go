@@ -51,7 +51,15 @@ type sizes struct {
 	byKind map[mirror.Kind]*tally
 }
 
-func newSizes() sizes { return sizes{byKind: map[mirror.Kind]*tally{}} }
+// newSizes returns the sizes of what is known to have been there: nothing of it is new.
+func newSizes(counts map[mirror.Kind]int) sizes {
+	s := sizes{byKind: map[mirror.Kind]*tally{}}
+	for kind, n := range counts {
+		s.all.size += n
+		s.kind(kind).size = n
+	}
+	return s
+}
 
 func (s *sizes) kind(k mirror.Kind) *tally {
 	one := s.byKind[k]
@@ -69,10 +77,12 @@ func (s *sizes) each(f func(*tally)) {
 	}
 }
 
-// add counts n more resources.
-func (s *sizes) add(k mirror.Kind, n int) {
-	s.all.size += n
-	s.kind(k).size += n
+// add counts a new resource.
+func (s *sizes) add(k mirror.Kind) {
+	for _, one := range []*tally{&s.all, s.kind(k)} {
+		one.size++
+		one.added++
+	}
 }
 
 func (s *sizes) remove(k mirror.Kind) {

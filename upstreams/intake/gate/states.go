@@ -18,11 +18,11 @@ const (
 // Waits reports whether a deletion waits for the guard.
 func (s State) Waits() bool { return s == Departing || s == Held }
 
-// event is what happens to a key.
-type event uint8
+// Event is what happens to a key.
+type Event uint8
 
 const (
-	wanted    event = iota // live: the source wants a resource
+	wanted    Event = iota // live: the source wants a resource
 	same                   // frozen: the source wants what is served
 	other                  // frozen: the source wants something else
 	gone                   // the source has it no more
@@ -37,30 +37,30 @@ const (
 	events
 )
 
-// effect is what the gate does with what is served under a key.
-type effect uint8
+// Effect is what the gate does with what is served under a key.
+type Effect uint8
 
 const (
-	stays   effect = iota // it stays as it is
+	stays   Effect = iota // it stays as it is
 	serves                // the caller puts what the source wants
 	drops                 // it is served no more
 	returns               // as serves; the hold notes that something has returned
 	bares                 // it stays; the caller gives it the endpoints of now
 )
 
-// row is one transition.
-type row struct {
-	frozen bool
-	from   State
-	on     event
-	to     State
-	do     effect
+// Row is one transition.
+type Row struct {
+	Frozen bool
+	From   State
+	On     Event
+	To     State
+	Do     Effect
 }
 
-// transitions has every transition that can happen.
-func transitions() []row {
+// Transitions returns every transition that can happen.
+func Transitions() []Row {
 	const live, frozen = false, true
-	all := []row{
+	all := []Row{
 		{live, Follows, gone, Departing, stays},
 		{live, Follows, expires, Follows, drops},
 		{live, Departing, gone, Departing, stays},
@@ -86,39 +86,39 @@ func transitions() []row {
 		{frozen, Kept, gone, Kept, bares},
 	}
 	for _, from := range []State{Follows, Departing, RuledOut, Kept} {
-		all = append(all, row{live, from, wanted, Follows, serves})
+		all = append(all, Row{live, from, wanted, Follows, serves})
 	}
 	for _, from := range []State{Follows, Departing, Held, RuledOut, Kept} {
-		all = append(all, row{live, from, ruledOut, Follows, drops})
+		all = append(all, Row{live, from, ruledOut, Follows, drops})
 	}
 	for _, from := range []State{Follows, Changed, Gone, RuledOut, Kept} {
-		all = append(all, row{frozen, from, same, Follows, stays}, row{frozen, from, other, Changed, stays},
-			row{frozen, from, ruledOut, RuledOut, bares}, row{frozen, from, rollsBack, Kept, stays})
+		all = append(all, Row{frozen, from, same, Follows, stays}, Row{frozen, from, other, Changed, stays},
+			Row{frozen, from, ruledOut, RuledOut, bares}, Row{frozen, from, rollsBack, Kept, stays})
 	}
 	return all
 }
 
-// table has the transitions by mode, state and event. A transition that is not there changes nothing.
-type table [2][states][events]row
+// table has the transitions by mode, state and event. One that is not there changes nothing.
+type table [2][states][events]Row
 
-func newTable(rows []row) *table {
+func newTable(rows []Row) *table {
 	t := &table{}
-	for mode := range t {
-		for from := range t[mode] {
-			for on := range t[mode][from] {
-				t[mode][from][on] = row{mode == 1, State(from), event(on), State(from), stays}
+	for _, mode := range []bool{false, true} {
+		for from := range states {
+			for on := range events {
+				*t.of(mode, from, on) = Row{mode, from, on, from, stays}
 			}
 		}
 	}
 	for _, r := range rows {
-		t[modeOf(r.frozen)][r.from][r.on] = r
+		*t.of(r.Frozen, r.From, r.On) = r
 	}
 	return t
 }
 
-func modeOf(frozen bool) int {
+func (t *table) of(frozen bool, from State, on Event) *Row {
 	if frozen {
-		return 1
+		return &t[1][from][on]
 	}
-	return 0
+	return &t[0][from][on]
 }

@@ -21,14 +21,14 @@ func TestTheTableOfTheDocsIsThatOfTheCode(t *testing.T) {
 
 // TestEachTransitionIsThereOnce, and each state but the first can be left.
 func TestEachTransitionIsThereOnce(t *testing.T) {
-	seen, left := map[row]bool{}, map[State]bool{}
-	for _, r := range transitions() {
-		key := row{frozen: r.frozen, from: r.from, on: r.on}
+	seen, left := map[Row]bool{}, map[State]bool{}
+	for _, r := range Transitions() {
+		key := Row{Frozen: r.Frozen, From: r.From, On: r.On}
 		if seen[key] {
 			t.Errorf("%v is there twice", r)
 		}
 		seen[key] = true
-		left[r.from] = left[r.from] || r.to == Follows
+		left[r.From] = left[r.From] || r.To == Follows
 	}
 	for s := Follows; s < states; s++ {
 		if !left[s] {
@@ -45,22 +45,22 @@ var eventNames = [...]string{
 	"wanted", "same", "other", "gone", "ruled out", "holds", "hold ends", "passes", "expires", "freezes", "rolls back", "recounts",
 }
 
-func (e event) String() string { return eventNames[e] }
+func (e Event) String() string { return eventNames[e] }
 
 var effectNames = [...]string{"stays", "is put", "is dropped", "is put, and has returned", "stays, with the endpoints of now"}
 
-func (e effect) String() string { return effectNames[e] }
+func (e Effect) String() string { return effectNames[e] }
 
 // shown is the table of the transitions in Markdown.
 func shown() string {
 	var b strings.Builder
 	b.WriteString("| upstream | state | event | next state | what is served |\n| --- | --- | --- | --- | --- |\n")
-	for _, r := range transitions() {
+	for _, r := range Transitions() {
 		mode := "live"
-		if r.frozen {
+		if r.Frozen {
 			mode = "frozen"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", mode, r.from, r.on, r.to, r.do)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", mode, r.From, r.On, r.To, r.Do)
 	}
 	return b.String()
 }
