@@ -35,17 +35,16 @@ func (in *Intake) obey(w records.Want) (changed bool) {
 	case records.Resource:
 		if in.gate.Frozen() {
 			in.join(w)
-			in.serveSiblings(w)
 		}
-		if !in.gate.Wants(w.Key, w.Resource) {
-			return false
+		if in.gate.Wants(w.Key, w.Resource) {
+			var stored *mirror.Resource
+			stored, changed = in.put(w.Key, w.Resource, origin{Origin: w.Origin}, in.gate.Put)
+			in.records.Stored(w, stored)
 		}
-		stored, changed := in.put(w.Key, w.Resource, origin{Origin: w.Origin}, in.gate.Put)
-		in.records.Stored(w, stored)
-		return in.serveSiblings(w) || changed
 	case records.Addresses:
 		in.join(w)
-		in.serveSiblings(w)
+	case records.Sibling:
+		changed = in.serveSibling(w)
 	case records.Gone:
 		if in.served.Get(w.Key) == nil {
 			in.records.LetGo(w.Key)
@@ -58,7 +57,7 @@ func (in *Intake) obey(w records.Want) (changed bool) {
 		in.gate.RuleOut(w.Key)
 	case records.Unknown:
 	}
-	return false
+	return changed
 }
 
 // join gives what is served under a key the endpoints of now.
@@ -69,22 +68,18 @@ func (in *Intake) join(w records.Want) {
 	}
 }
 
-// serveSiblings serves what a record has beside its own key. It comes and goes with the endpoints, whatever holds the config.
-func (in *Intake) serveSiblings(w records.Want) (changed bool) {
-	for _, s := range in.records.Siblings(w) {
-		in.gate.Follow(s.Key)
-		differs := false
-		switch {
-		case s.Resource == nil:
-			if differs = in.gate.Drop(s.Key); differs {
-				in.gate.Disown(s.Key)
-			}
-		case in.gate.Frozen():
-			in.join(s)
-		default:
-			_, differs = in.put(s.Key, s.Resource, origin{Origin: s.Origin}, in.gate.Put)
+// serveSibling serves what a record has beside its own key. It comes and goes with the endpoints, whatever holds the config.
+func (in *Intake) serveSibling(w records.Want) (changed bool) {
+	in.gate.Follow(w.Key)
+	switch {
+	case w.Resource == nil:
+		if changed = in.gate.Drop(w.Key); changed {
+			in.gate.Disown(w.Key)
 		}
-		changed = changed || differs
+	case in.gate.Frozen():
+		in.join(w)
+	case !in.gate.Withholds(w.Key.Kind):
+		_, changed = in.put(w.Key, w.Resource, origin{Origin: w.Origin}, in.gate.Put)
 	}
 	return changed
 }
@@ -171,9 +166,6 @@ func (in *Intake) reconcileAll() {
 func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 	in.records.All(func(w records.Want) {
 		delete(keys, w.Key)
-		for _, key := range in.records.SiblingKeys(w) {
-			delete(keys, key)
-		}
 		in.obey(w)
 	})
 	if meant {
@@ -199,10 +191,9 @@ func (in watcher) Keeps(key mirror.Key) { in.withdraw(key) }
 
 // Dropped implements gate.Watcher. The siblings of the last record of the key go with it.
 func (in watcher) Dropped(key mirror.Key, old *mirror.Resource) {
-	for _, sibling := range in.records.SiblingsOf(key) {
+	for sibling := range in.records.LetGo(key) {
 		in.gate.Drop(sibling)
 	}
-	in.records.LetGo(key)
 	in.dirty(key, origin{})
 	in.empty -= empty(old)
 	in.report.changes.Note(events.Removal, key)

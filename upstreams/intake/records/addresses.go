@@ -238,7 +238,8 @@ func (rs *Records) refollow(rec *record, sc *scope) {
 		rec.resource = held
 		rec.setSiblings(siblings, nil)
 		rs.formerBytes += rec.size() - before
-		rs.touched = append(rs.touched, touched{former: rec, scope: sc})
+		key := held.Key()
+		rs.want(Want{Addresses, key, nil, Origin{rec, sc, true}, key})
 	}
 }
 
@@ -273,14 +274,18 @@ func (rs *Records) setFormer(rec *record) {
 	rs.formerBytes += rec.size()
 }
 
-// LetGo notes that a key is served no more, or has a record again: its last record is forgotten.
-func (rs *Records) LetGo(key mirror.Key) {
-	if f := rs.former[key]; f != nil {
-		rs.discovery.unfollow(f)
-		rs.parents = rs.parents || key.Kind == federation.ServiceEntry
-		rs.formerBytes -= f.size()
-		delete(rs.former, key)
+// LetGo notes that a key is served no more, or has a record again: its last record is forgotten. It returns the siblings
+// of that.
+func (rs *Records) LetGo(key mirror.Key) (siblings map[mirror.Key]*mirror.Resource) {
+	f := rs.former[key]
+	if f == nil {
+		return nil
 	}
+	rs.discovery.unfollow(f)
+	rs.parents = rs.parents || key.Kind == federation.ServiceEntry
+	rs.formerBytes -= f.size()
+	delete(rs.former, key)
+	return f.siblings
 }
 
 // Present returns records of an earlier revision with the endpoints that the source has now.

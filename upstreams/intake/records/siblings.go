@@ -5,7 +5,7 @@ import "meshrelay/mirror"
 // The siblings of a service are served beside its own key: a ServiceEntry for each other set of ports that endpoints serve.
 // They come and go with the endpoints, whatever holds the config, and go with the service.
 
-// setSiblings sets the siblings of a service. Former ones, also of its former record, are nil until serve drops them.
+// setSiblings sets the siblings of a service. Former ones, also of its former record, are nil until a Want has told it.
 func (r *record) setSiblings(all []*mirror.Resource, former *record) {
 	if former == nil {
 		former = r

@@ -19,13 +19,14 @@ const (
 	RuledOut              // the rules leave it out
 	Unknown               // a scope that may have it has still to answer; what is served stays until then
 	Addresses             // the source has it no more; what is served gets the endpoints of now
+	Sibling               // it comes and goes with the endpoints of a service, whatever holds the config
 )
 
 // Want is what the records want of a served key.
 type Want struct {
 	What
 	Key      mirror.Key
-	Resource *mirror.Resource // nil unless What is Resource
+	Resource *mirror.Resource // of a Resource; of a Sibling nil if it is to be served no more
 	Origin
 	service mirror.Key // Key, or that of the service whose sibling it is
 }
@@ -38,14 +39,12 @@ type Origin struct {
 	Endpoints bool
 }
 
-// touched is a name whose wants may have changed, or a key that the rules leave out, or a record that is only followed.
+// touched is a name whose wants may have changed, or a want.
 type touched struct {
 	kind      *kind
 	name      string
 	endpoints bool
-	ruledOut  mirror.Key
-	former    *record
-	scope     *scope
+	want      *Want
 }
 
 func (rs *Records) touch(k *kind, endpoints bool, names ...string) {
@@ -55,21 +54,33 @@ func (rs *Records) touch(k *kind, endpoints bool, names ...string) {
 	}
 }
 
-func (rs *Records) ruleOut(key mirror.Key) { rs.touched = append(rs.touched, touched{ruledOut: key}) }
+func (rs *Records) ruleOut(key mirror.Key) { rs.want(Want{What: RuledOut, Key: key}) }
+
+func (rs *Records) want(w Want) { rs.touched = append(rs.touched, touched{want: &w}) }
 
 // Wants calls obey with what the records want of all that was touched since the last call.
 func (rs *Records) Wants(obey func(Want)) {
 	all := rs.touched
 	rs.touched = nil
 	for _, t := range all {
-		switch {
-		case t.kind != nil:
+		if t.want != nil {
+			t.want.obeyed(obey)
+		} else {
 			rs.wants(t.kind, t.name, t.endpoints, obey)
-		case t.former != nil:
-			key := t.former.resource.Key()
-			obey(Want{Addresses, key, nil, Origin{t.former, t.scope, true}, key})
-		default:
-			obey(Want{What: RuledOut, Key: t.ruledOut})
+		}
+	}
+}
+
+// obeyed calls obey with a want, and with those of the siblings of its record.
+func (w Want) obeyed(obey func(Want)) {
+	obey(w)
+	if w.record == nil {
+		return
+	}
+	for key, s := range w.record.siblings {
+		obey(Want{Sibling, key, s, Origin{w.record.sibling(s), w.scope, w.Endpoints}, w.Key})
+		if s == nil {
+			delete(w.record.siblings, key)
 		}
 	}
 }
@@ -112,7 +123,7 @@ func (rs *Records) wants(k *kind, name string, endpoints bool, obey func(Want)) 
 	if rec != nil && (!rec.kept || !k.waits()) {
 		key := rec.resource.Key()
 		rs.LetGo(key)
-		obey(Want{Resource, key, rec.resource, Origin{rec, sc, endpoints}, key})
+		Want{Resource, key, rec.resource, Origin{rec, sc, endpoints}, key}.obeyed(obey)
 		return
 	}
 	original, ok := keyOf(k.kind, name)
@@ -128,36 +139,6 @@ func (rs *Records) wants(k *kind, name string, endpoints bool, obey func(Want)) 
 		want.What = Unknown
 	}
 	obey(want)
-}
-
-// Siblings returns what else is to be served of a record, and what no more: with nil in place of Resource. The caller obeys all.
-func (rs *Records) Siblings(w Want) (all []Want) {
-	if w.record == nil || len(w.record.siblings) == 0 {
-		return nil
-	}
-	for key, s := range w.record.siblings {
-		all = append(all, Want{w.What, key, s, Origin{w.record.sibling(s), w.scope, w.Endpoints}, w.service})
-		if s == nil {
-			delete(w.record.siblings, key)
-		}
-	}
-	return all
-}
-
-// SiblingKeys returns the keys of what else is, or was, to be served of a record.
-func (rs *Records) SiblingKeys(w Want) []mirror.Key {
-	if w.record == nil || len(w.record.siblings) == 0 {
-		return nil
-	}
-	return slices.Collect(maps.Keys(w.record.siblings))
-}
-
-// SiblingsOf returns the keys of the siblings of the last record of a key.
-func (rs *Records) SiblingsOf(key mirror.Key) []mirror.Key {
-	if f := rs.former[key]; f != nil {
-		return slices.Collect(maps.Keys(f.siblings))
-	}
-	return nil
 }
 
 // Stored has a record share the bytes that are served.
