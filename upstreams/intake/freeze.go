@@ -69,13 +69,15 @@ func (e Unfreeze) step(in *Intake, out *Output) {
 }
 
 func (in *Intake) unfreezing() (e Effect) {
-	has := in.records.Has()
+	has := map[mirror.Key]bool{}
+	for key := range in.records.Keys() {
+		has[key] = true
+	}
 	gone := map[mirror.Kind]int{}
 	judged := 0
 	in.gate.Each(func(key mirror.Key, s gate.State) {
-		_, had := has[key]
-		e.count(key, in.served.Get(key) != nil, had)
-		if !had && s != gate.RuledOut { // the guard does not judge removals by new rules
+		e.count(key, in.served.Get(key) != nil, has[key])
+		if !has[key] && s != gate.RuledOut { // the guard does not judge removals by new rules
 			gone[key.Kind]++
 			judged++
 		}

@@ -3,6 +3,7 @@ package intake
 import (
 	"time"
 
+	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake/gate"
 	"meshrelay/upstreams/intake/records"
@@ -159,13 +160,14 @@ func (in *Intake) describeHold(now time.Time, h gate.Hold) Held {
 // expired counts, by kind, the resources of the source that are not served because they have
 // expired.
 func (in *Intake) expired() map[string]int {
-	out := map[string]int{}
-	for _, kind := range in.records.Kinds() {
-		if !in.gate.Withholds(kind) {
-			continue
-		}
-		if n := in.records.Unserved(kind, in.served.Get); n > 0 {
-			out[kind.String()] = n
+	out, seen := map[string]int{}, map[mirror.Key]bool{}
+	if in.gate.Contact().Has {
+		return out // for nothing has expired
+	}
+	for key := range in.records.Keys() {
+		if !seen[key] && in.gate.Withholds(key.Kind) && in.served.Get(key) == nil {
+			seen[key] = true
+			out[key.Kind.String()]++
 		}
 	}
 	return out

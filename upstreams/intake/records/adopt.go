@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 
@@ -88,22 +89,22 @@ func (rs *Records) reviveRefused(k *kind, name string) (*record, *scope) {
 // Kept returns the records with content, in the form of the disk.
 func (rs *Records) Kept() []state.Record {
 	out := make([]state.Record, 0, rs.resources)
-	rs.all(func(sc *scope, name string, rec *record) {
+	for p, rec := range rs.all() {
 		if rec.resource == nil {
-			return
+			continue
 		}
 		if rec.kept { // another scope may have it
-			if found, _ := rs.kind(sc.Kind).find(name); found != rec {
-				return
+			if found, _ := rs.kind(p.Kind).find(p.name); found != rec {
+				continue
 			}
 		}
-		out = append(out, rs.rules.saved(sc, rec))
-		for _, p := range rec.siblings {
-			if p != nil {
-				out = append(out, rs.rules.saved(sc, rec.sibling(p)))
+		out = append(out, rs.rules.saved(p.scope, rec))
+		for _, s := range rec.siblings {
+			if s != nil {
+				out = append(out, rs.rules.saved(p.scope, rec.sibling(s)))
 			}
 		}
-	})
+	}
 	return out
 }
 
@@ -132,11 +133,9 @@ func (rs *Records) Adopt(records []state.Record, same bool) (ruled map[mirror.Ke
 		}
 	}
 	if same {
-		for _, sc := range rs.kind(federation.WasmPlugin).scopes {
-			for name := range sc.byName {
-				if rec, _ := rs.kind(federation.WasmPlugin).find(name); rec != nil {
-					rs.extend(name, rec)
-				}
+		for p := range rs.all(federation.WasmPlugin) {
+			if rec, _ := rs.kind(p.Kind).find(p.name); rec != nil {
+				rs.extend(p.name, rec)
 			}
 		}
 		return nil
@@ -241,27 +240,28 @@ func (rs *Records) Saved(o Origin, r *mirror.Resource) (out state.Record, is boo
 // Origins returns the origins of all keys that have a record.
 func (rs *Records) Origins() map[mirror.Key]Origin {
 	origins := make(map[mirror.Key]Origin, rs.resources)
-	rs.all(func(sc *scope, _ string, rec *record) {
-		if rec.resource != nil {
-			// The record has this content, but the source need not have it.
-			origins[rec.resource.Key()] = Origin{record: rec, scope: sc}
-			for key, p := range rec.siblings {
-				origins[key] = Origin{record: rec.sibling(p), scope: sc}
-			}
+	for p, rec := range rs.all() {
+		if rec.resource == nil {
+			continue
 		}
-	})
+		// The record has this content, but the source need not have it.
+		origins[rec.resource.Key()] = Origin{record: rec, scope: p.scope}
+		for key, s := range rec.siblings {
+			origins[key] = Origin{record: rec.sibling(s), scope: p.scope}
+		}
+	}
 	return origins
 }
 
-// Has returns the keys that have a record with content.
-func (rs *Records) Has() map[mirror.Key]struct{} {
-	has := make(map[mirror.Key]struct{}, rs.resources)
-	rs.all(func(_ *scope, _ string, rec *record) {
-		if rec.resource != nil {
-			has[rec.resource.Key()] = struct{}{}
+// Keys has the keys that have a record with content. A key comes once for each such scope.
+func (rs *Records) Keys() iter.Seq[mirror.Key] {
+	return func(yield func(mirror.Key) bool) {
+		for _, rec := range rs.all() {
+			if rec.resource != nil && !yield(rec.resource.Key()) {
+				return
+			}
 		}
-	})
-	return has
+	}
 }
 
 // IsAddressed reports whether the endpoints of what is served under a key are addresses, and no part of its config.
@@ -272,19 +272,3 @@ func (rs *Records) IsAddressed(r *mirror.Resource) bool {
 	}
 	return rs.rules.isAddressed(r, f.original, f.relayed)
 }
-
-// Unserved counts the keys of a kind that have a record and are not served.
-func (rs *Records) Unserved(of mirror.Kind, served func(mirror.Key) *mirror.Resource) int {
-	keys := map[mirror.Key]struct{}{}
-	for _, sc := range rs.kind(of).scopes {
-		for _, rec := range sc.byName {
-			if rec.resource != nil && served(rec.resource.Key()) == nil {
-				keys[rec.resource.Key()] = struct{}{}
-			}
-		}
-	}
-	return len(keys)
-}
-
-// Kinds returns the kinds that the source was asked for or has told.
-func (rs *Records) Kinds() []mirror.Kind { return slices.Collect(maps.Keys(rs.kinds)) }

@@ -1,9 +1,7 @@
 package records
 
 import (
-	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"meshrelay/config"
@@ -287,31 +285,3 @@ func (rs *Records) Panicked(name string, p *panics.Panic) error {
 // maxLoggedPanics is how many panics are logged with their stacks. After that, one in maxLoggedPanics is
 // logged.
 const maxLoggedPanics = 20
-
-// Formers returns how many keys are served that had a record and have none now.
-func (rs *Records) Formers() int { return len(rs.former) }
-
-// Followed returns how many clusters have their endpoints followed.
-func (rs *Records) Followed() int { return len(rs.discovery.users) }
-
-// Check returns an error if what is counted is not what is there.
-func (rs *Records) Check() error {
-	actual := 0
-	rs.all(func(_ *scope, name string, rec *record) { actual += rec.load(len(name)).bytes })
-	if rs.bytes != actual {
-		return fmt.Errorf("%d bytes are counted, and %d are there", rs.bytes, actual)
-	}
-	for name, sc := range rs.scopes {
-		want, n := make(groups, len(sc.groups)), 0
-		for _, rec := range sc.byName {
-			if rec.mark != 0 {
-				want.add(rec.mark)
-				n++
-			}
-		}
-		if n != sc.marked || n > perGroup*len(want) || !slices.Equal(want, sc.groups) {
-			return fmt.Errorf("scope %s: %d marks in %v are counted, and %d are there, in %v", name, sc.marked, sc.groups, n, want)
-		}
-	}
-	return nil
-}

@@ -90,24 +90,24 @@ func (rs *Records) Reroot(out *Result) (changed bool) {
 	}
 	rs.rules = next
 	back := map[*kind][]string{}
-	rs.all(func(sc *scope, name string, rec *record) {
-		k := rs.kind(sc.Kind)
-		key, ok := keyOf(k.kind, name)
+	for p, rec := range rs.all() {
+		k := rs.kind(p.Kind)
+		key, ok := p.key()
 		switch {
 		case !ok || (next.checkRoot(key) == imported) == (before.checkRoot(key) == imported):
-			return
-		case sc.Name == extensions.Name: // it comes back with its WasmPlugin
-			rs.delete(sc, name, rec)
+			continue
+		case p.Name == extensions.Name: // it comes back with its WasmPlugin
+			rs.delete(p.scope, p.name, rec)
 			rs.ruleOut(next.keyOf(key))
-			return
+			continue
 		}
-		if rs.rejudge(sc, rec, name, out); next.checkRoot(key) == imported {
-			back[k] = append(back[k], name)
+		if rs.rejudge(p.scope, rec, p.name, out); next.checkRoot(key) == imported {
+			back[k] = append(back[k], p.name)
 		} else {
-			delete(k.pending, name)
+			delete(k.pending, p.name)
 			rs.ruleOut(next.keyOf(key))
 		}
-	})
+	}
 	for key, f := range rs.former {
 		if original, ok := keyOf(key.Kind, f.name()); ok && next.checkRoot(original) != imported {
 			rs.ruleOut(key)

@@ -26,24 +26,17 @@ func (rs *Records) RejudgeRoutes(out *Result) {
 		return
 	}
 	rs.parents = false
-	for _, kind := range federation.Routing {
-		for _, sc := range rs.kind(kind).scopes {
-			for name, rec := range sc.byName {
-				if rec.child {
-					rs.rejudgeRoute(sc, rec, name, out)
-				}
-			}
+	for p, rec := range rs.all(federation.Routing...) {
+		if !rec.child {
+			continue
 		}
-	}
-}
-
-func (rs *Records) rejudgeRoute(sc *scope, rec *record, name string, out *Result) {
-	k, had := rs.kind(sc.Kind), rec.resource != nil
-	rs.rejudge(sc, rec, name, out)
-	if found, _ := k.find(name); found != nil {
-		rs.touch(k, false, name)
-	} else if key, ok := keyOf(k.kind, name); ok && had {
-		delete(k.pending, name)
-		rs.ruleOut(rs.rules.keyOf(key))
+		k, had := rs.kind(p.Kind), rec.resource != nil
+		rs.rejudge(p.scope, rec, p.name, out)
+		if found, _ := k.find(p.name); found != nil {
+			rs.touch(k, false, p.name)
+		} else if key, ok := p.key(); ok && had {
+			delete(k.pending, p.name)
+			rs.ruleOut(rs.rules.keyOf(key))
+		}
 	}
 }

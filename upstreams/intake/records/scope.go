@@ -1,6 +1,7 @@
 package records
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -86,10 +87,28 @@ func (rs *Records) scope(s Scope) (*kind, *scope) {
 	return k, sc
 }
 
-func (rs *Records) all(f func(*scope, string, *record)) {
-	for _, sc := range rs.scopes {
-		for name, rec := range sc.byName {
-			f(sc, name, rec)
+// place is a name in a scope.
+type place struct {
+	*scope
+	name string
+}
+
+func (p place) key() (mirror.Key, bool) { return keyOf(p.Kind, p.name) }
+
+// all has the records of these kinds, or of every kind, those of the lowest rank first.
+func (rs *Records) all(of ...mirror.Kind) iter.Seq2[place, *record] {
+	return func(yield func(place, *record) bool) {
+		for _, k := range rs.kinds {
+			if len(of) > 0 && !slices.Contains(of, k.kind) {
+				continue
+			}
+			for _, sc := range k.scopes {
+				for name, rec := range sc.byName {
+					if !yield(place{sc, name}, rec) {
+						return
+					}
+				}
+			}
 		}
 	}
 }
@@ -196,11 +215,9 @@ func (rs *Records) dropUnopened(k *kind) {
 
 // HasUnconfirmed reports whether the present source has not sent some of the records.
 func (rs *Records) HasUnconfirmed() bool {
-	for _, sc := range rs.scopes {
-		for _, rec := range sc.byName {
-			if rec.generation == unconfirmed {
-				return true
-			}
+	for _, rec := range rs.all() {
+		if rec.generation == unconfirmed {
+			return true
 		}
 	}
 	return false

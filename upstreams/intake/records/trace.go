@@ -46,19 +46,15 @@ func (rs *Records) LeftOut() []LeftOut {
 			out = append(out, LeftOut{rs.name, info.Kind.String(), "", "", string(reason), "the kind is not asked for: " + why})
 		}
 	}
-	for _, k := range rs.kinds {
-		seen := map[string]bool{}
-		for _, sc := range k.scopes {
-			for name, rec := range sc.byName {
-				key, ok := keyOf(k.kind, name)
-				if !ok || rec.leftOut == imported || seen[name] {
-					continue
-				}
-				seen[name] = true
-				why := rec.leftOut.Value()
-				out = append(out, LeftOut{rs.name, key.Kind.String(), key.Namespace, key.Name, why.reason, why.detail})
-			}
+	seen := map[mirror.Key]bool{}
+	for p, rec := range rs.all() {
+		key, ok := p.key()
+		if !ok || rec.leftOut == imported || seen[key] {
+			continue
 		}
+		seen[key] = true
+		why := rec.leftOut.Value()
+		out = append(out, LeftOut{rs.name, key.Kind.String(), key.Namespace, key.Name, why.reason, why.detail})
 	}
 	slices.SortFunc(out, func(a, b LeftOut) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))

@@ -92,11 +92,9 @@ func (rs *Records) All(obey func(Want)) {
 		if names == nil {
 			names = map[string]struct{}{}
 		}
-		for _, sc := range k.scopes {
-			for name, rec := range sc.byName {
-				if rec.resource != nil {
-					names[name] = struct{}{}
-				}
+		for p, rec := range rs.all(k.kind) {
+			if rec.resource != nil {
+				names[p.name] = struct{}{}
 			}
 		}
 		if made := rs.scopes[extensions.Name]; k.kind == federation.WasmPlugin && made != nil {
