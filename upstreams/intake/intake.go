@@ -160,7 +160,7 @@ func (in *Intake) nextDeadline() time.Time {
 type SetPolicy struct{ config.Upstream }
 
 func (e SetPolicy) step(in *Intake, _ *Output) {
-	in.records.Set(e.Upstream)
+	in.records.SetLimits(e.Limits)
 	in.setStaleness(e.Staleness)
 	if in.gate.Set(settingsOf(e.Upstream)) {
 		in.report.by = events.ByConfig

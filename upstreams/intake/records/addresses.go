@@ -3,13 +3,13 @@ package records
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/zeebo/xxh3"
 
-	"meshrelay/config"
 	"meshrelay/federation"
 	"meshrelay/federation/services"
 	"meshrelay/internal/panics"
@@ -23,17 +23,10 @@ import (
 // keepFor is how long a ServiceEntry that a registry has left out is served without endpoints, in time of contact.
 const keepFor = time.Hour
 
-// keepers are the ServiceEntries that a registry has left out, and since when the first of them is.
+// keepers counts the ServiceEntries that a registry has left out, and has a time of contact before which none was.
 type keepers struct {
-	keeping   map[*record]keep
+	kept      int
 	keptSince time.Duration
-}
-
-// keep is a ServiceEntry that a registry has left out, at a time of contact.
-type keep struct {
-	scope *scope
-	name  string
-	since time.Duration
 }
 
 // isAddressed reports whether the endpoints of a ServiceEntry are addresses. original is its content in the source,
@@ -43,20 +36,20 @@ func (im *Rules) isAddressed(r, original *mirror.Resource, relay bool) bool {
 		return false
 	}
 	original = cmp.Or(original, r)
-	return im.cfg.Guard.Profile == config.ProfileRegistry || (im.discovering() || relay) && im.isMade(original) || im.selects(original)
+	return im.registry || (im.discovering() || relay) && im.isMade(original) || im.selects(original)
 }
 
 // isMade reports whether the endpoints of a ServiceEntry decide which of its ports are served. original is as in
 // isAddressed.
 func (rs *Records) isMade(r, original *mirror.Resource) bool {
-	return !rs.registry && rs.rules.isMade(cmp.Or(original, r))
+	return !rs.rules.registry && rs.rules.isMade(cmp.Or(original, r))
 }
 
 // keep has a registry's ServiceEntry served without endpoints for a time, in place of its deletion. It reports
 // whether the record stays.
 func (rs *Records) keep(sc *scope, name string, rec *record) bool {
-	if !rs.registry || sc.Kind != federation.ServiceEntry || rec.resource == nil || rec.kept {
-		return rec.kept && rs.leftOf(rs.keeping[rec]) > 0
+	if !rs.rules.registry || sc.Kind != federation.ServiceEntry || rec.resource == nil || rec.kept > 0 {
+		return rec.kept > 0 && rs.leftOf(rec.kept) > 0
 	}
 	before := rec.load(len(name))
 	original := rec.original
@@ -67,34 +60,34 @@ func (rs *Records) keep(sc *scope, name string, rec *record) bool {
 	if err != nil {
 		return false
 	}
-	rec.resource, rec.original, rec.kept = bare, original, true
+	rec.resource, rec.original, rec.kept = bare, original, max(rs.connected, 1)
 	rec.setSiblings(nil, nil)
 	rec.hash = xxh3.Uint128{} // it is decoded when it comes again
 	sc.setMark(rec, 0)
 	rs.account(before, rec.load(len(name)))
-	if len(rs.keeping) == 0 {
-		rs.keptSince = rs.connected
+	if rs.kept == 0 {
+		rs.keptSince = rec.kept
 	}
-	rs.keeping[rec] = keep{sc, name, rs.connected}
+	rs.kept++
 	sc.kept++
 	return true
 }
 
 // endKeep notes that the source has a record again, or that the record is deleted.
 func (rs *Records) endKeep(sc *scope, rec *record) {
-	if rec.kept {
-		rec.kept = false
+	if rec.kept > 0 {
+		rec.kept = 0
 		sc.kept--
-		delete(rs.keeping, rec)
+		rs.kept--
 	}
 }
 
-// leftOf returns for how much longer a record is kept.
-func (rs *Records) leftOf(k keep) time.Duration { return k.since + keepFor - rs.connected }
+// leftOf returns for how much longer a record is kept that was left out at a time.
+func (rs *Records) leftOf(since time.Duration) time.Duration { return since + keepFor - rs.connected }
 
 // KeptUntil returns in how much time of contact EndKeeping has something to do, false for never.
 func (rs *Records) KeptUntil() (left time.Duration, is bool) {
-	return rs.leftOf(keep{since: rs.keptSince}), len(rs.keeping) > 0
+	return rs.leftOf(rs.keptSince), rs.kept > 0
 }
 
 // EndKeeping deletes the services that a registry has left out for long enough.
@@ -103,43 +96,49 @@ func (rs *Records) EndKeeping() {
 		return
 	}
 	rs.keptSince = rs.connected
-	var gone []*record
-	for rec, k := range rs.keeping {
-		if rs.leftOf(k) <= 0 {
-			gone = append(gone, rec)
+	var gone []place
+	for p, rec := range rs.allKept() {
+		if rs.leftOf(rec.kept) <= 0 {
+			gone = append(gone, p)
 		} else {
-			rs.keptSince = min(rs.keptSince, k.since)
+			rs.keptSince = min(rs.keptSince, rec.kept)
 		}
 	}
 	rs.deleteKept(gone)
 }
 
-func (rs *Records) deleteKept(gone []*record) {
-	names := make([]string, 0, len(gone))
-	for _, rec := range gone {
-		k := rs.keeping[rec]
-		rs.delete(k.scope, k.name, rec)
-		names = append(names, k.name)
+func (rs *Records) allKept() iter.Seq2[place, *record] {
+	return func(yield func(place, *record) bool) {
+		for p, rec := range rs.all(federation.ServiceEntry) {
+			if rec.kept > 0 && !yield(p, rec) {
+				return
+			}
+		}
 	}
-	rs.touch(rs.kind(federation.ServiceEntry), false, names...)
+}
+
+func (rs *Records) deleteKept(gone []place) {
+	for _, p := range gone {
+		rs.delete(p.scope, p.name, p.byName[p.name])
+		rs.touch(rs.kind(p.Kind), false, p.name)
+	}
 }
 
 // makeRoom deletes kept records for a new resource that the source has: those of the same name, else the oldest eighth. It
 // reports whether there were any.
 func (rs *Records) makeRoom(name string) bool {
-	if len(rs.keeping) == 0 {
+	if rs.kept == 0 {
 		return false
 	}
-	var same, all []*record
-	for rec, k := range rs.keeping {
-		if all = append(all, rec); k.name == name {
-			same = append(same, rec)
+	var same, all []place
+	for p := range rs.allKept() {
+		if all = append(all, p); p.name == name {
+			same = append(same, p)
 		}
 	}
 	if len(same) == 0 {
-		slices.SortFunc(all, func(a, b *record) int {
-			x, y := rs.keeping[a], rs.keeping[b]
-			return cmp.Or(cmp.Compare(x.since, y.since), cmp.Compare(x.name, y.name))
+		slices.SortFunc(all, func(a, b place) int {
+			return cmp.Or(cmp.Compare(a.byName[a.name].kept, b.byName[b.name].kept), cmp.Compare(a.name, b.name))
 		})
 		same = all[:len(all)/8+1]
 	}
@@ -150,8 +149,8 @@ func (rs *Records) makeRoom(name string) bool {
 // withoutEndpoints tells why a record is served without endpoints, empty if it is not.
 func (rs *Records) withoutEndpoints(rec *record) string {
 	switch {
-	case rec.kept:
-		left := max(rs.leftOf(rs.keeping[rec]), 0).Round(time.Second)
+	case rec.kept > 0:
+		left := max(rs.leftOf(rec.kept), 0).Round(time.Second)
 		return fmt.Sprintf("the upstream does not have it any more: it is served without endpoints for another %v of contact", left)
 	case services.Told(rec.resource):
 		return "it is served without endpoints: the upstream has none for it"
@@ -161,7 +160,7 @@ func (rs *Records) withoutEndpoints(rec *record) string {
 
 // bare returns the content of a registry's service that has no healthy instance now. had is its content before.
 func (rs *Records) bare(r, had *mirror.Resource) (*mirror.Resource, error) {
-	if r.Kind() != federation.ServiceEntry || !rs.registry || federation.HasEndpoints(r.BodyValue()) {
+	if r.Kind() != federation.ServiceEntry || !rs.rules.registry || federation.HasEndpoints(r.BodyValue()) {
 		return r, nil
 	}
 	return services.WithoutFrom(r, had)
@@ -193,7 +192,7 @@ func (rs *Records) Join(w Want, served func(mirror.Key) *mirror.Resource) (out *
 // Bare returns what is served of a service that the source does not have any more: without endpoints, nil if nothing changes.
 // Discovered endpoints go when the source says so.
 func (rs *Records) Bare(served *mirror.Resource) *mirror.Resource {
-	if served == nil || served.Kind() != federation.ServiceEntry || !rs.registry {
+	if served == nil || served.Kind() != federation.ServiceEntry || !rs.rules.registry {
 		return nil
 	}
 	if out, err := services.Without(served); err == nil && out != served {
@@ -204,7 +203,7 @@ func (rs *Records) Bare(served *mirror.Resource) *mirror.Resource {
 
 // PendingServices returns the keys of the services that a registry may have left out: a scope has still to answer.
 func (rs *Records) PendingServices() (keys []mirror.Key) {
-	if !rs.registry {
+	if !rs.rules.registry {
 		return nil
 	}
 	for name := range rs.kind(federation.ServiceEntry).pending {
@@ -217,19 +216,11 @@ func (rs *Records) PendingServices() (keys []mirror.Key) {
 
 // refollow gives a service whose record is deleted its endpoints, while it is served.
 func (rs *Records) refollow(rec *record, sc *scope) {
-	known, err := rs.discovery.follow(sc, rec, rec.original)
-	delete(rs.discovery.waiting, rec) // the source need not answer
-	if err != nil {
-		return
-	}
 	var held *mirror.Resource
 	var siblings []*mirror.Resource
-	p := panics.Try(func() {
-		held, siblings, err = rs.rules.reshape(rec.original, known, rec.relayed)
-		if err == nil && !federation.HasEndpoints(held.BodyValue()) {
-			held, err = services.Without(held)
-		}
-	})
+	var err error
+	p := panics.Try(func() { held, siblings, err = rs.reshape(sc, rec, rec.original) })
+	delete(rs.discovery.waiting, rec) // the source need not answer
 	switch {
 	case p != nil:
 		_ = rs.Panicked(rec.original.FullName(), p) // its endpoints stay
@@ -290,7 +281,7 @@ func (rs *Records) LetGo(key mirror.Key) (siblings map[mirror.Key]*mirror.Resour
 
 // Present returns records of an earlier revision with the endpoints that the source has now.
 func (rs *Records) Present(records []state.Record) []state.Record {
-	if !rs.rules.relayed && !rs.rules.discovering() && !rs.registry {
+	if !rs.rules.relayed && !rs.rules.discovering() && !rs.rules.registry {
 		return records
 	}
 	now := map[mirror.Key]*mirror.Resource{}
@@ -299,7 +290,7 @@ func (rs *Records) Present(records []state.Record) []state.Record {
 		maps.Copy(now, rec.siblings)
 	}
 	for p, rec := range rs.all(federation.ServiceEntry) {
-		if found, _ := rs.kind(p.Kind).find(p.name); found == rec && (!rec.kept || now[rec.resource.Key()] == nil) {
+		if found, _ := rs.kind(p.Kind).find(p.name); found == rec && (rec.kept == 0 || now[rec.resource.Key()] == nil) {
 			now[rec.resource.Key()] = rec.resource
 			maps.Copy(now, rec.siblings)
 		}

@@ -93,7 +93,7 @@ func (rs *Records) Kept() []state.Record {
 		if rec.resource == nil {
 			continue
 		}
-		if rec.kept { // another scope may have it
+		if rec.kept > 0 { // another scope may have it
 			if found, _ := rs.kind(p.Kind).find(p.name); found != rec {
 				continue
 			}
@@ -114,7 +114,7 @@ func (rs *Records) Adopt(records []state.Record, same bool) (ruled map[mirror.Ke
 	followed := rs.discovery
 	rs.book, rs.discovery, rs.streams, rs.touched = newBook(), newDiscovery(), streams{}, nil
 	rs.keepFollowing(followed)
-	clear(rs.keeping)
+	rs.kept = 0
 	held := map[mirror.Key]struct{}{}
 	for i := range records {
 		if isExtension(&records[i]) {
@@ -187,7 +187,7 @@ func (rs *Records) adoptOne(sc *scope, r *state.Record, same bool) (served mirro
 	} else if main != nil || same && elsewhere {
 		return served, false // it comes from older rules
 	}
-	rec := &record{resource: r.Resource, original: r.Original, at: seconds(r.At), relayed: rs.rules.believed(original) || rs.rules.relayed && !rs.registry && services.Told(original)}
+	rec := &record{resource: r.Resource, original: r.Original, at: seconds(r.At), relayed: rs.rules.believed(original) || rs.rules.relayed && !rs.rules.registry && services.Told(original)}
 	sc.byName[name] = rec
 	defer func() { rs.account(load{}, rec.load(len(name))) }()
 	if same {

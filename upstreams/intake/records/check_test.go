@@ -130,7 +130,7 @@ func TestWhatIsCountedIsWhatIsThere(t *testing.T) {
 			switch random.IntN(6) {
 			case 0:
 				u.Limits = config.Limits{MaxResources: random.IntN(3) * 6, MaxBytes: random.IntN(2) * 6000, MaxResourceBytes: 1000}
-				rs.Set(u)
+				rs.SetLimits(u.Limits)
 			case 1:
 				take(true, elements[:n])
 				elements = elements[n:]

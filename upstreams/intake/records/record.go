@@ -21,12 +21,12 @@ type record struct {
 	version    string                          // given by the source
 	mark       uint64                          // of the newest element, zero for none
 	leftOut    leftOut
-	at         uint32 // when the content came, in seconds since the epoch, up to the year 2106
-	generation uint32 // of the last update with this name
-	relayed    bool   // hash came from a relay, so the provenance path is trusted
-	lacks      bool   // fields of the element are left out
-	child      bool   // a route whose parents decide whether it is left out
-	kept       bool   // the source does not have it any more (Intake.keeping)
+	kept       time.Duration // since when the source does not have it any more, in time of contact; zero while it has it
+	at         uint32        // when the content came, in seconds since the epoch, up to the year 2106
+	generation uint32        // of the last update with this name
+	relayed    bool          // hash came from a relay, so the provenance path is trusted
+	lacks      bool          // fields of the element are left out
+	child      bool          // a route whose parents decide whether it is left out
 }
 
 // accepted reports whether the newest element was accepted.

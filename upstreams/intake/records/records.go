@@ -22,7 +22,6 @@ type Teller interface {
 
 // Records are what the source of an upstream says. Their methods are called one at a time.
 type Records struct {
-	settings
 	clock
 	book
 	streams
@@ -31,6 +30,8 @@ type Records struct {
 	trust
 	changes
 	roots     roots
+	name      string
+	limits    config.Limits
 	held      Held
 	rules     *Rules
 	discovery *discovery
@@ -40,12 +41,6 @@ type Records struct {
 	nameBuffer []byte // reused by peekName
 	// Fault is a hook of tests that panics.
 	Fault func(*mirror.Resource)
-}
-
-type settings struct {
-	name     string
-	limits   config.Limits
-	registry bool // the source leaves out services without a healthy instance
 }
 
 type clock struct {
@@ -105,12 +100,10 @@ type roots struct {
 
 // New returns Records without any.
 func New(u config.Upstream, rules *Rules, tell Teller) *Records {
-	rs := &Records{
-		settings: settings{name: u.Name}, rules: rules, tell: tell, book: newBook(), discovery: newDiscovery(),
-		formers: formers{former: map[mirror.Key]*record{}}, keepers: keepers{keeping: map[*record]keep{}},
+	return &Records{
+		name: u.Name, limits: u.Limits, rules: rules, tell: tell, book: newBook(), discovery: newDiscovery(),
+		formers: formers{former: map[mirror.Key]*record{}},
 	}
-	rs.Set(u)
-	return rs
 }
 
 func newBook() book { return book{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}} }
@@ -124,17 +117,15 @@ func newDiscovery() *discovery {
 
 // Renewed returns Records that begin with what rs has.
 func (rs *Records) Renewed(tell Teller) *Records {
-	next := New(config.Upstream{Name: rs.name}, rs.rules, tell)
-	next.settings, next.clock, next.roots, next.trust, next.panics = rs.settings, rs.clock, rs.roots, rs.trust, rs.panics
+	next := New(config.Upstream{Name: rs.name, Limits: rs.limits}, rs.rules, tell)
+	next.clock, next.roots, next.trust, next.panics = rs.clock, rs.roots, rs.trust, rs.panics
 	next.formers, next.discovery = rs.formers, rs.discovery
 	next.Adopt(rs.Kept(), true)
 	return next
 }
 
-// Set sets the limits and the profile.
-func (rs *Records) Set(u config.Upstream) {
-	rs.limits, rs.registry = u.Limits, u.Guard.Profile == config.ProfileRegistry
-}
+// SetLimits sets the limits.
+func (rs *Records) SetLimits(l config.Limits) { rs.limits = l }
 
 // SetNow sets the time, and how long the source was in contact. Neither must fall.
 func (rs *Records) SetNow(now time.Time, connected time.Duration) { rs.clock = clock{now, connected} }

@@ -61,6 +61,7 @@ func leftOutBy(reason, detail string) leftOut {
 type Rules struct {
 	cfg      config.Upstream
 	relayed  bool // resources come from istiods or relays, not from their authors
+	registry bool // the source leaves out services without a healthy instance
 	gateways services.Gateways
 	// displaced maps a source namespace to the one that rewrite.namespaces maps onto its name. Its
 	// resources are left out: two resources could have the same key.
@@ -106,7 +107,7 @@ func NewRules(u config.Upstream, p config.Provenance, relayed bool) (*Rules, err
 	fromRelay := stamp
 	fromRelay.Believe = true
 	return &Rules{
-		cfg: u, relayed: relayed,
+		cfg: u, relayed: relayed, registry: u.Guard.Profile == config.ProfileRegistry,
 		gateways:  services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network},
 		displaced: displaced, filter: imports, roots: []string{filter.DefaultRoot}, via: via, rewriter: rewriter, provenance: p,
 		stamp: &stamp, relayStamp: &fromRelay,

@@ -129,7 +129,7 @@ func (k *kind) find(name string) (found *record, in *scope) {
 		rec := sc.byName[name]
 		switch {
 		case rec == nil || rec.resource == nil:
-		case !rec.kept:
+		case rec.kept == 0:
 			return rec, sc
 		case found == nil:
 			found, in = rec, sc

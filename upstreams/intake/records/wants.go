@@ -118,7 +118,7 @@ func (rs *Records) wants(k *kind, name string, endpoints bool, obey func(Want)) 
 	if k.kind == federation.WasmPlugin && (rec != nil || !k.waits()) {
 		rs.wants(rs.kind(federation.TrafficExtension), rs.extend(name, rec), false, obey)
 	}
-	if rec != nil && (!rec.kept || !k.waits()) {
+	if rec != nil && (rec.kept == 0 || !k.waits()) {
 		key := rec.resource.Key()
 		rs.LetGo(key)
 		Want{Resource, key, rec.resource, Origin{rec, sc, endpoints}, key}.obeyed(obey)
