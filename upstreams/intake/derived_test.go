@@ -14,7 +14,7 @@ import (
 // After a restart, what is authored is told before what is derived. That stays until it is told, too.
 func TestWhatIsDerivedOutlivesARestartInItsOwnScope(t *testing.T) {
 	kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
-	authored, derived := given(t, "shop/authored", nil), given(t, "shop/derived", nil)
+	authored, derived := given(t, "shop/authored"), given(t, "shop/derived")
 	complete := func(s records.Scope, all ...*mirror.Resource) records.Update {
 		return records.Update{Scope: s, Complete: true, Elements: records.Resources(all...)}
 	}

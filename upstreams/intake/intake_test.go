@@ -12,7 +12,6 @@ import (
 
 	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -443,17 +442,9 @@ func TestANameWhoseOnlyContentIsRefusedIsKnown(t *testing.T) {
 }
 
 // given is a ServiceEntry as the source has it.
-func given(t *testing.T, name string, annotations map[string]string) *mirror.Resource {
+func given(t *testing.T, name string) *mirror.Resource {
 	t.Helper()
-	body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{"db.shop.svc.cluster.local"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	namespace, name, _ := strings.Cut(name, "/")
-	r, err := mirror.New(mirror.Spec{
-		Key:    mirror.Key{Kind: federation.ServiceEntry, Namespace: namespace, Name: name},
-		Source: "east", SourceVersion: "42", Annotations: annotations, Body: body,
-	})
+	r, err := mirror.Decode(federation.ServiceEntry, raw(t, entry(name, "db.shop.svc.cluster.local")), "east")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,24 +11,12 @@ import (
 	"slices"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-
 	"meshrelay/config"
 	"meshrelay/federation"
-	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake/records"
 )
-
-func rawOf(t *testing.T, r fakexds.Resource) []byte {
-	t.Helper()
-	raw, err := proto.Marshal(r.Any)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
-}
 
 var testSeed = maphash.MakeSeed()
 
@@ -85,11 +73,11 @@ func TestOfAnAnswerInAnyOrder_OnlyWhatDiffersIsLookedAt(t *testing.T) {
 	looked := 0
 	var all []records.Element
 	for i := range n {
-		all = append(all, records.Element{Raw: rawOf(t, entry(fmt.Sprintf("shop/e-%d", i), "one.example"))})
+		all = append(all, records.Element{Raw: raw(t, entry(fmt.Sprintf("shop/e-%d", i), "one.example"))})
 	}
 	m.step(answer(t, &looked, entryURL, all...))
 	again := slices.Clone(all)
-	again[7] = records.Element{Raw: rawOf(t, entry("shop/e-7", "two.example"))}
+	again[7] = records.Element{Raw: raw(t, entry("shop/e-7", "two.example"))}
 	again = slices.Delete(again, 8, 10)
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
 	looked = 0
@@ -133,7 +121,7 @@ func TestMarksChangeNothing(t *testing.T) {
 			hosts[i] = random.IntN(4)
 		}
 		element := func(i, host int) records.Element {
-			return records.Element{Raw: rawOf(t, entry(fmt.Sprintf("shop/e-%d", i), fmt.Sprintf("h-%d.example", host)))}
+			return records.Element{Raw: raw(t, entry(fmt.Sprintf("shop/e-%d", i), fmt.Sprintf("h-%d.example", host)))}
 		}
 		for range 40 {
 			switch random.IntN(20) {
@@ -166,9 +154,9 @@ func TestMarksChangeNothing(t *testing.T) {
 			case 0:
 				elements = append(elements, element(random.IntN(len(hosts)), random.IntN(4)))
 			case 1:
-				elements = append(elements, records.Element{Raw: rawOf(t, entry("no-namespace", "h.example"))})
+				elements = append(elements, records.Element{Raw: raw(t, entry("no-namespace", "h.example"))})
 			case 2:
-				elements = append(elements, records.Element{Raw: rawOf(t, entry("shop/synthetic-"+fmt.Sprint(random.IntN(2)), "h.example"))})
+				elements = append(elements, records.Element{Raw: raw(t, entry("shop/synthetic-"+fmt.Sprint(random.IntN(2)), "h.example"))})
 			case 3:
 				cut := element(random.IntN(len(hosts)), 1)
 				elements = append(elements, records.Element{Raw: cut.Raw[:len(cut.Raw)-1]})
@@ -218,7 +206,7 @@ func TestTheSameUnderTwoVersions_IsHeldOnce(t *testing.T) {
 	const beta = "networking.istio.io/v1beta1/ServiceEntry"
 	m := newMachine(t, true, config.Provenance{})
 	m.open(entryURL, beta)
-	element := func(name, host string) records.Element { return records.Element{Raw: rawOf(t, entry(name, host))} }
+	element := func(name, host string) records.Element { return records.Element{Raw: raw(t, entry(name, host))} }
 	looked := 0
 	for _, url := range []string{entryURL, beta} {
 		m.step(answer(t, &looked, url, element("shop/a", "one.example"), element("shop/b", cmp.Or(map[string]string{beta: "older.example"}[url], "one.example"))))
