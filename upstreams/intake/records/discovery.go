@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 
-	"meshrelay/federation"
 	"meshrelay/federation/services"
 	"meshrelay/mirror"
 )
@@ -111,7 +110,6 @@ func (rs *Records) Endpoints(from Assignment, clusters []string, out *Result) {
 			services[rec] = rs.discovery.services[rec].scope
 		}
 	}
-	var differ, configs []string // for other endpoints, and for a config that has waited for its endpoints
 	for rec, sc := range services {
 		if rec.original == nil {
 			continue
@@ -134,15 +132,9 @@ func (rs *Records) Endpoints(from Assignment, clusters []string, out *Result) {
 		}
 		if differs {
 			rec.at = seconds(rs.now)
-			if waited {
-				configs = append(configs, name)
-			} else {
-				differ = append(differ, name)
-			}
+			rs.touch(rs.kind(sc.Kind), !waited, name) // a config may have waited for its endpoints
 		}
 	}
-	rs.touch(rs.kind(federation.ServiceEntry), false, configs...)
-	rs.touch(rs.kind(federation.ServiceEntry), true, differ...)
 	for _, sc := range services {
 		rs.reportRefused(sc)
 	}

@@ -83,53 +83,53 @@ func (rs *Records) Roots() string { return rs.roots.all }
 
 // Reroot judges all resources again that come from, or into, root namespaces that have changed. What is left out goes without
 // the guard: a rule of the config leaves it out. It reports whether there are other roots.
-func (rs *Records) Reroot(out *Result) (changed bool) {
+func (rs *Records) Reroot(result *Result) (changed bool) {
 	before, next := rs.rules, rs.rules.withRoot(rs.roots.all)
 	if next == before {
 		return false
 	}
 	rs.rules = next
-	back := map[*kind][]string{}
+	var back []place
 	for p, rec := range rs.all() {
-		k := rs.kind(p.Kind)
 		key, ok := p.key()
+		out := next.checkRoot(key) != imported
 		switch {
-		case !ok || (next.checkRoot(key) == imported) == (before.checkRoot(key) == imported):
+		case !ok || out == (before.checkRoot(key) != imported):
 			continue
 		case p.Name == extensions.Name: // it comes back with its WasmPlugin
 			rs.delete(p.scope, p.name, rec)
-			rs.ruleOut(next.keyOf(key))
-			continue
+			out = true
+		default:
+			rs.rejudge(p, rec, result)
 		}
-		if rs.rejudge(p.scope, rec, p.name, out); next.checkRoot(key) == imported {
-			back[k] = append(back[k], p.name)
+		if out {
+			rs.ruleOut(p)
 		} else {
-			delete(k.pending, p.name)
-			rs.ruleOut(next.keyOf(key))
+			back = append(back, p)
 		}
 	}
 	for key, f := range rs.former {
 		if original, ok := keyOf(key.Kind, f.name()); ok && next.checkRoot(original) != imported {
-			rs.ruleOut(key)
+			rs.want(Want{What: RuledOut, Key: key})
 		}
 	}
-	for k, names := range back {
-		rs.touch(k, false, names...)
+	for _, p := range back {
+		rs.touch(rs.kind(p.Kind), false, p.name)
 	}
 	return true
 }
 
 // rejudge imports the content of a record again.
-func (rs *Records) rejudge(sc *scope, rec *record, name string, out *Result) {
+func (rs *Records) rejudge(p place, rec *record, out *Result) {
 	r := cmp.Or(rec.original, rec.resource)
 	if r == nil {
 		return
 	}
-	before := rec.load(len(name))
-	_, err := rs.importRecord(sc, rec, r, mirror.Way{})
-	rs.account(before, rec.load(len(name)))
+	before := rec.load(len(p.name))
+	_, err := rs.importRecord(p.scope, rec, r, mirror.Way{})
+	rs.account(before, rec.load(len(p.name)))
 	if err != nil {
-		rs.refuse(sc, name, err, out)
+		rs.refuse(p.scope, p.name, err, out)
 	}
 }
 

@@ -30,13 +30,12 @@ func (rs *Records) RejudgeRoutes(out *Result) {
 		if !rec.child {
 			continue
 		}
-		k, had := rs.kind(p.Kind), rec.resource != nil
-		rs.rejudge(p.scope, rec, p.name, out)
-		if found, _ := k.find(p.name); found != nil {
-			rs.touch(k, false, p.name)
-		} else if key, ok := p.key(); ok && had {
-			delete(k.pending, p.name)
-			rs.ruleOut(rs.rules.keyOf(key))
+		had := rec.resource != nil
+		rs.rejudge(p, rec, out)
+		if found, _ := rs.kind(p.Kind).find(p.name); found != nil {
+			rs.touch(rs.kind(p.Kind), false, p.name)
+		} else if had {
+			rs.ruleOut(p)
 		}
 	}
 }

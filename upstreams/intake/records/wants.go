@@ -54,7 +54,13 @@ func (rs *Records) touch(k *kind, endpoints bool, names ...string) {
 	}
 }
 
-func (rs *Records) ruleOut(key mirror.Key) { rs.want(Want{What: RuledOut, Key: key}) }
+// ruleOut wants that a name goes without the guard.
+func (rs *Records) ruleOut(p place) {
+	if key, ok := p.key(); ok {
+		delete(rs.kind(p.Kind).pending, p.name)
+		rs.want(Want{What: RuledOut, Key: rs.rules.keyOf(key)})
+	}
+}
 
 func (rs *Records) want(w Want) { rs.touched = append(rs.touched, touched{want: &w}) }
 
