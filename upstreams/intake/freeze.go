@@ -9,6 +9,7 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake/gate"
+	"meshrelay/upstreams/intake/records"
 )
 
 // Freeze is the event that an operator freezes what is served, until Unfreeze. With an ID it may replace another freeze.
@@ -144,7 +145,10 @@ func (in *Intake) serveOnly(revision []state.Record, dryRun bool) (effect Effect
 		if dryRun {
 			continue
 		}
-		in.put(key, r.Resource, origin{saved: r}, in.gate.RollBack)
+		in.put(r.Resource, records.Origin{Disk: r})
+		if !had {
+			in.gate.RollBack(key)
+		}
 	}
 	for key := range present {
 		effect.count(key, true, false)

@@ -60,7 +60,7 @@ type progress struct {
 
 // New returns an Intake without records. keeps: the caller uses TakeChanges.
 func New(u config.Upstream, served *mirror.Store, rules *records.Rules, keeps bool) *Intake {
-	in := &Intake{served: served, cfg: settings{name: u.Name, keeps: keeps}, journal: journal{dirty: map[mirror.Key]origin{}}}
+	in := &Intake{served: served, cfg: settings{name: u.Name, keeps: keeps}, journal: journal{dirty: map[mirror.Key]records.Origin{}}}
 	in.setStaleness(u.Staleness)
 	in.records = records.New(u, rules, in)
 	in.gate = gate.New(gate.Transitions(), served, settingsOf(u), watcher{in})
@@ -219,7 +219,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 	for i := range saved {
 		key := saved[i].Resource.Key()
 		if in.gate.Withholds(key.Kind) {
-			in.dirty(key, origin{})
+			in.dirty(key, records.Origin{})
 			gone[key.Kind]++
 			continue
 		}
@@ -250,7 +250,7 @@ func (in *Intake) admitted(saved []state.Record) (out []state.Record) {
 			out = append(out, r)
 			continue
 		}
-		in.dirty(r.Resource.Key(), origin{})
+		in.dirty(r.Resource.Key(), records.Origin{})
 		in.Note(slog.LevelWarn, "resource on disk not served", "resource", r.Resource.Key(),
 			"reason", "it has no namespace, and import.namespaces includes only some")
 	}

@@ -21,8 +21,8 @@ const (
 
 // journal has the changes of served resources that are not on disk yet.
 type journal struct {
-	// dirty are the changed keys with their origins.
-	dirty map[mirror.Key]origin
+	// dirty are the changed keys with the origins of their content.
+	dirty map[mirror.Key]records.Origin // empty for a removed key
 	// whole is set when there were too many changes to remember: the next write then contains all served
 	// resources, and the store removes all others. tookWhole is set if the newest write was such a write.
 	whole, tookWhole bool
@@ -30,13 +30,6 @@ type journal struct {
 	causes, tookCauses []string
 	// reported is the last contact on disk. It is zero if the next write must contain it.
 	reported time.Time
-}
-
-// origin is where the content of a key comes from: a record, or the disk. It is empty for a removed
-// key.
-type origin struct {
-	records.Origin
-	saved *state.Record
 }
 
 // because notes a cause of the next changes, if it is not the source.
@@ -47,7 +40,7 @@ func (j *journal) because(cause string) {
 }
 
 // dirty marks a key as changed.
-func (in *Intake) dirty(key mirror.Key, o origin) {
+func (in *Intake) dirty(key mirror.Key, o records.Origin) {
 	if !in.cfg.keeps {
 		return
 	}
@@ -55,21 +48,6 @@ func (in *Intake) dirty(key mirror.Key, o origin) {
 		o.Endpoints = o.Endpoints && before.Endpoints
 	}
 	in.journal.dirty[key] = o
-}
-
-// recordOf returns the record to write for a key, nil when the key is gone.
-func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
-	r := in.served.Get(key)
-	if r == nil {
-		return nil
-	}
-	if o.saved != nil && o.saved.Resource.Equal(r) {
-		return o.saved
-	}
-	if out, is := in.records.Saved(o.Origin, r); is {
-		return &out
-	}
-	return &state.Record{Resource: r}
 }
 
 // boundJournal limits the remembered changes while the disk can not be written.
@@ -90,7 +68,7 @@ func (in *Intake) MarkAll() {
 	origins := in.records.Origins()
 	in.eachServed(func(r *mirror.Resource) {
 		if _, newer := in.journal.dirty[r.Key()]; !newer {
-			in.journal.dirty[r.Key()] = origin{Origin: origins[r.Key()]}
+			in.journal.dirty[r.Key()] = origins[r.Key()]
 		}
 	})
 }
@@ -106,11 +84,16 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	j.whole, j.tookWhole = false, whole
 	changes := make([]state.Change, 0, len(j.dirty))
 	for key, o := range j.dirty {
-		changes = append(changes, state.Change{Key: key, Record: in.recordOf(key, o), Endpoints: o.Endpoints})
+		c := state.Change{Key: key, Endpoints: o.Endpoints}
+		if r := in.served.Get(key); r != nil {
+			saved := in.records.Saved(o, r)
+			c.Record = &saved
+		}
+		changes = append(changes, c)
 	}
 	slices.SortFunc(changes, func(a, b state.Change) int { return mirror.CompareKeys(a.Key, b.Key) })
 	if len(j.dirty) > 0 {
-		j.dirty = map[mirror.Key]origin{}
+		j.dirty = map[mirror.Key]records.Origin{}
 	}
 	meta := in.meta(len(changes) > 0)
 	meta.Whole = whole
@@ -156,7 +139,7 @@ func (in *Intake) GiveBack(changes []state.Change) {
 	for _, c := range changes {
 		newer, is := j.dirty[c.Key]
 		if !is {
-			newer = origin{Origin: records.Origin{Endpoints: true}, saved: c.Record}
+			newer = records.Origin{Endpoints: true, Disk: c.Record}
 		}
 		newer.Endpoints = newer.Endpoints && c.Endpoints
 		j.dirty[c.Key] = newer

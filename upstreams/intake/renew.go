@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"meshrelay/mirror"
+	"meshrelay/upstreams/intake/records"
 )
 
 // Renewed returns an Intake that begins with what in holds and serves, as after a restart of the relay. It is for an
@@ -13,7 +14,7 @@ func (in *Intake) Renewed(now time.Time) *Intake {
 	in.advance(now)
 	next := &Intake{
 		cfg: in.cfg, served: in.served, now: now, frozen: in.frozen, contact: in.contact, report: report{events: in.report.events},
-		journal:  journal{dirty: map[mirror.Key]origin{}, whole: in.cfg.keeps, causes: in.journal.causes},
+		journal:  journal{dirty: map[mirror.Key]records.Origin{}, whole: in.cfg.keeps, causes: in.journal.causes},
 		progress: progress{told: in.told, unswept: true, lastUpdate: in.lastUpdate, connected: in.connected, without: in.without, identity: in.identity},
 	}
 	next.gate, next.records = in.gate.Renewed(watcher{next}), in.records.Renewed(next)

@@ -38,7 +38,7 @@ func (in *Intake) obey(w records.Want) (changed bool) {
 		}
 		if in.gate.Wants(w.Key, w.Resource) {
 			var stored *mirror.Resource
-			stored, changed = in.put(w.Key, w.Resource, origin{Origin: w.Origin}, in.gate.Put)
+			stored, changed = in.put(w.Resource, w.Origin)
 			in.records.Stored(w, stored)
 		}
 	case records.Addresses:
@@ -64,7 +64,7 @@ func (in *Intake) obey(w records.Want) (changed bool) {
 func (in *Intake) join(w records.Want) {
 	if out := in.records.Join(w, in.served.Get); out != nil {
 		w.Endpoints = true
-		in.put(w.Key, out, origin{Origin: w.Origin}, in.gate.Put)
+		in.put(out, w.Origin)
 	}
 }
 
@@ -79,7 +79,7 @@ func (in *Intake) serveSibling(w records.Want) (changed bool) {
 	case in.gate.Frozen():
 		in.join(w)
 	case !in.gate.Withholds(w.Key.Kind):
-		_, changed = in.put(w.Key, w.Resource, origin{Origin: w.Origin}, in.gate.Put)
+		_, changed = in.put(w.Resource, w.Origin)
 	}
 	return changed
 }
@@ -87,40 +87,42 @@ func (in *Intake) serveSibling(w records.Want) (changed bool) {
 // withdraw has a service of a registry that the source does not have any more served without endpoints.
 func (in *Intake) withdraw(key mirror.Key) {
 	if out := in.records.Bare(in.served.Get(key)); out != nil {
-		in.put(key, out, origin{Origin: records.Origin{Endpoints: true}}, in.gate.Put)
+		in.put(out, records.Origin{Endpoints: true})
 	}
 }
 
-// put serves a resource that comes from o, by a function of the gate, and notes the change. It returns the stored resource.
-func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin, by func(mirror.Key, *mirror.Resource) (*mirror.Resource, *mirror.Resource, bool)) (stored *mirror.Resource, changed bool) {
-	stored, old, changed := by(key, r)
+// put serves a resource, and notes the change. It returns the stored resource, and whether clients see a change.
+func (in *Intake) put(r *mirror.Resource, from records.Origin) (stored *mirror.Resource, changed bool) {
+	key, seen := r.Key(), &in.report.changes
+	stored, old, changed := in.gate.Put(key, r)
 	if !changed {
 		return stored, false
 	}
-	service, endpoint, same := false, false, false
+	service, endpoint := false, false
 	if p := panics.Try(func() {
 		in.empty += empty(r) - empty(old)
-		if same = in.records.SameConfig(old, r, o.Origin); old != nil && !same {
+		if from.Endpoints = in.records.SameConfig(old, r, from); old != nil && !from.Endpoints {
 			service, endpoint = services.Concerns(old, r)
 		}
 	}); p != nil {
+		from.Endpoints = false
 		_ = in.records.Panicked(key.String(), p)
 	}
-	o.Endpoints = same
-	in.dirty(key, o)
+	in.dirty(key, from)
 	switch {
 	case old == nil:
-		in.report.changes.Note(events.Addition, key)
-	case !same:
-		in.report.changes.Note(events.Modification, key)
-		switch {
-		case service:
-			in.report.changes.Services++
-		case endpoint:
-			in.report.changes.Endpoints++
-		}
+		seen.Note(events.Addition, key)
+	case from.Endpoints:
+		return stored, true
+	default:
+		seen.Note(events.Modification, key)
 	}
-	return stored, changed
+	if service {
+		seen.Services++
+	} else if endpoint {
+		seen.Endpoints++
+	}
+	return stored, true
 }
 
 // empty returns 1 for a service that is served without endpoints because it has none, otherwise 0. r may be nil.
@@ -194,7 +196,7 @@ func (in watcher) Dropped(key mirror.Key, old *mirror.Resource) {
 	for sibling := range in.records.LetGo(key) {
 		in.gate.Drop(sibling)
 	}
-	in.dirty(key, origin{})
+	in.dirty(key, records.Origin{})
 	in.empty -= empty(old)
 	in.report.changes.Note(events.Removal, key)
 }

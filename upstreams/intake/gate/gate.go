@@ -297,13 +297,8 @@ func (g *Gate) Freeze() {
 	g.frozen, g.hold = true, nil
 }
 
-// RollBack serves a resource of an earlier revision, while frozen.
-func (g *Gate) RollBack(key mirror.Key, r *mirror.Resource) (stored, old *mirror.Resource, changed bool) {
-	if stored, old, changed = g.Put(key, r); old == nil {
-		g.on(key, rollsBack)
-	}
-	return stored, old, changed
-}
+// RollBack notes that a rollback has brought a key, while frozen.
+func (g *Gate) RollBack(key mirror.Key) { g.on(key, rollsBack) }
 
 // Thaw ends a freeze. The caller then tells what the source wants of all keys.
 func (g *Gate) Thaw() {

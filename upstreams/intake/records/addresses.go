@@ -230,7 +230,7 @@ func (rs *Records) refollow(rec *record, sc *scope) {
 		rec.setSiblings(siblings, nil)
 		rs.formerBytes += rec.size() - before
 		key := held.Key()
-		rs.want(Want{Addresses, key, nil, Origin{rec, sc, true}, key})
+		rs.want(Want{Addresses, key, nil, Origin{record: rec, scope: sc, Endpoints: true}, key})
 	}
 }
 

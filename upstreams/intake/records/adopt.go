@@ -218,23 +218,24 @@ func hashOf(b [16]byte) xxh3.Uint128 {
 	return xxh3.Uint128{Hi: binary.BigEndian.Uint64(b[:8]), Lo: binary.BigEndian.Uint64(b[8:])}
 }
 
-// Saved returns the record to write for a key that is served as r, from its origin; false if that has another content.
-func (rs *Records) Saved(o Origin, r *mirror.Resource) (out state.Record, is bool) {
+// Saved returns the record to write for a key that is served as r, from its origin.
+func (rs *Records) Saved(o Origin, r *mirror.Resource) state.Record {
 	rec, sc := o.record, o.scope
 	if f := rs.former[r.Key()]; f != nil && rs.discovery.services[f].scope != nil && services.SameConfig(f.resource, r) {
 		rec, sc = f, rs.discovery.services[f].scope // a record that was written before may have no content now
 	}
 	switch {
+	case o.Disk != nil && o.Disk.Resource.Equal(r):
+		return *o.Disk
 	case rec == nil:
-		return out, false
 	case rec.resource.Equal(r):
-		return rs.rules.saved(sc, rec), true
+		return rs.rules.saved(sc, rec)
 	case sc != nil && rs.rules.isAddressed(r, rec.original, rec.relayed):
-		out = rs.rules.saved(sc, rec) // its config is that of before, with the endpoints of the record
+		out := rs.rules.saved(sc, rec) // its config is that of before, with the endpoints of the record
 		out.Original, out.Resource, out.Hash = cmp.Or(out.Original, out.Resource), r, [16]byte{}
-		return out, true
+		return out
 	}
-	return out, false
+	return state.Record{Resource: r}
 }
 
 // Origins returns the origins of all keys that have a record.

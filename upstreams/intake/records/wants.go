@@ -7,6 +7,7 @@ import (
 
 	"meshrelay/federation"
 	"meshrelay/mirror"
+	"meshrelay/state"
 )
 
 // What is what the records want of a key.
@@ -37,6 +38,8 @@ type Origin struct {
 	scope  *scope
 	// Endpoints: only endpoints differ from what is on disk.
 	Endpoints bool
+	// Disk is the record that the disk has of it, nil if it comes from the source.
+	Disk *state.Record
 }
 
 // touched is a name whose wants may have changed, or a want.
@@ -84,7 +87,7 @@ func (w Want) obeyed(obey func(Want)) {
 		return
 	}
 	for key, s := range w.record.siblings {
-		obey(Want{Sibling, key, s, Origin{w.record.sibling(s), w.scope, w.Endpoints}, w.Key})
+		obey(Want{Sibling, key, s, Origin{record: w.record.sibling(s), scope: w.scope, Endpoints: w.Endpoints}, w.Key})
 		if s == nil {
 			delete(w.record.siblings, key)
 		}
@@ -127,7 +130,7 @@ func (rs *Records) wants(k *kind, name string, endpoints bool, obey func(Want)) 
 	if rec != nil && (rec.kept == 0 || !k.waits()) {
 		key := rec.resource.Key()
 		rs.LetGo(key)
-		Want{Resource, key, rec.resource, Origin{rec, sc, endpoints}, key}.obeyed(obey)
+		Want{Resource, key, rec.resource, Origin{record: rec, scope: sc, Endpoints: endpoints}, key}.obeyed(obey)
 		return
 	}
 	original, ok := keyOf(k.kind, name)
