@@ -44,7 +44,10 @@ func (s *countingStore) Apply(source string, b state.Batch) (state.Kept, error) 
 }
 
 // quietSource tells all that it has, and is in contact then, without a change.
-type quietSource struct{ resources []*mirror.Resource }
+type quietSource struct {
+	upstreams.Plain
+	resources []*mirror.Resource
+}
 
 // Run implements upstreams.Source.
 func (q quietSource) Run(ctx context.Context, feed upstreams.Feed) error {
@@ -77,7 +80,7 @@ func startQuiet(t *testing.T, dir string, rules config.Staleness, reachable bool
 		if !reachable {
 			return silentSource{}, nil
 		}
-		return quietSource{entriesNamed([]string{"a", "b"})}, nil
+		return quietSource{resources: entriesNamed([]string{"a", "b"})}, nil
 	}}
 	_, node := xdsConfig()
 	cfg := &config.Config{Node: node, Upstreams: []config.Upstream{
@@ -110,7 +113,7 @@ func startQuiet(t *testing.T, dir string, rules config.Staleness, reachable bool
 }
 
 // silentSource can not be reached.
-type silentSource struct{}
+type silentSource struct{ upstreams.Plain }
 
 // Run implements upstreams.Source.
 func (silentSource) Run(ctx context.Context, _ upstreams.Feed) error {

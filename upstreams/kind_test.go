@@ -26,6 +26,7 @@ import (
 // scriptedKind is a kind of source that only this test knows: what it brings is told over a
 // channel.
 type scriptedKind struct {
+	upstreams.Plain
 	tell chan []string // names of all ServiceEntries that there are
 	ends chan struct{} // the contact ends
 }

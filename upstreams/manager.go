@@ -343,9 +343,7 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	u.added = u.added || c.isNew && m.first.without == nil
 	source := u.source
 	m.mu.Unlock()
-	if l, is := source.(Limited); is {
-		l.Limit(c.cfg.Limits)
-	}
+	source.Limit(c.cfg.Limits)
 	if c.isNew && m.keeper != nil {
 		m.keeper.Follow(c.cfg.Name, u)
 	}
@@ -408,13 +406,12 @@ func (m *Manager) Refuses(name string) func(served mirror.Key) bool {
 	return locked(u, func(in *intake.Intake) func(mirror.Key) bool { return in.Records().Refuses() })
 }
 
-// Report writes the condition of the object of a served resource, as Reporter.
+// Report writes the condition of the object of a served resource, as Source.Report.
 func (m *Manager) Report(ctx context.Context, upstream string, served mirror.Key, c metav1.Condition) (told bool, err error) {
 	for _, u := range m.all() {
-		source, is := u.source.(Reporter)
 		for _, t := range locked(u.upstream, func(in *intake.Intake) []records.Trace { return in.Trace(served) }) {
-			if is && u.cfg.Name == upstream && t.Key == served && t.Resource != nil {
-				return source.Report(ctx, t.Original, c)
+			if u.cfg.Name == upstream && t.Key == served && t.Resource != nil {
+				return u.source.Report(ctx, t.Original, c)
 			}
 		}
 	}

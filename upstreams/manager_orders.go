@@ -28,12 +28,7 @@ func (m *Manager) resync(name string, o intake.Order) error {
 	if err != nil || o.DryRun {
 		return err
 	}
-	switch s := m.setupOf(u, nil).source.(type) {
-	case interface{ Resync() }: // it can not tell when it has
-		s.Resync()
-	case Repeater:
-		s.Repeat(true)
-	}
+	m.setupOf(u, nil).source.Resync()
 	return nil
 }
 

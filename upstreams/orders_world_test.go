@@ -180,6 +180,7 @@ type world struct {
 
 // replicaRun is a replica that runs, and its disk.
 type replicaRun struct {
+	upstreams.Plain
 	w         *world
 	name, dir string
 	tell      chan intake.Event
@@ -235,16 +236,17 @@ func (d disk) At(source string, revision uint64) ([]state.Record, error) {
 }
 
 // silent is a source that tells nothing.
-type silent struct{}
+type silent struct{ upstreams.Plain }
 
 func (silent) Run(ctx context.Context, _ upstreams.Feed) error { <-ctx.Done(); return nil }
 
-// Repeat implements upstreams.Repeater.
-func (r *replicaRun) Repeat(bool) {
+// Repeat implements upstreams.Source.
+func (r *replicaRun) Repeat(bool) (repeats bool) {
 	go func() {
 		r.tell <- r.content(r.repeats)
 		r.tell <- intake.Repeated{}
 	}()
+	return true
 }
 
 // inWorld runs a test with replicas named a, b, c... in a bubble.

@@ -93,11 +93,9 @@ func (s faulty) Run(ctx context.Context, feed upstreams.Feed) error {
 	return s.Source.Run(ctx, faultyFeed{feed, s.fault})
 }
 
-func (s faulty) Describe(st *upstreams.Status) { s.Source.(upstreams.Describer).Describe(st) }
-
-func (s faulty) Repeat(again bool) {
+func (s faulty) Repeat(again bool) (repeats bool) {
 	s.at("Repeat")
-	s.Source.(upstreams.Repeater).Repeat(again)
+	return s.Source.Repeat(again)
 }
 
 // bad is an event over which the intake panics.

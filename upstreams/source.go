@@ -15,42 +15,39 @@ import (
 	"meshrelay/upstreams/intake/records"
 )
 
-// Source reads one upstream. The intake behind its feed decides which resources are served. A Source may also be
-// a Describer, a Repeater and Limited.
+// Source reads one upstream. The intake behind its feed decides which resources are served. All methods but Run may be
+// called at any time, from any goroutine.
 type Source interface {
 	// Run feeds the content of the upstream, and then its changes, until ctx ends. Then it returns nil. It is
 	// called once. After a panic or an error, another source of the same config takes its place. Goroutines that
 	// Run starts have ended when it returns, and make their panics its own: see Contain.
 	Run(ctx context.Context, feed Feed) error
-}
-
-// Describer is a Source that adds to the status of its upstream.
-type Describer interface {
-	// Describe sets the fields of a status that only the source knows: State, Since, Address,
-	// LastError and the like. It may be called at any time, from any goroutine.
+	// Describe sets the fields of a status that only the source knows: State, Since, Address, LastError and the like.
 	Describe(st *Status)
-}
-
-// Repeater is a Source that can feed its whole content once more.
-type Repeater interface {
-	// Repeat asks for the whole content, and does not wait. The source feeds intake.Repeated at the end.
+	// Repeat asks for the whole content once more, and does not wait. The source feeds intake.Repeated at the end.
 	// again is set when it was asked before and has not fed intake.Repeated: updates since then count. Repeat
-	// has no effect while the source is out of contact.
-	Repeat(again bool)
-}
-
-// Limited is a Source that applies the limits itself, before the intake does.
-type Limited interface {
+	// has no effect while the source is out of contact. repeats is false if its deletions are final.
+	Repeat(again bool) (repeats bool)
+	// Resync reads everything again for an operator, and does not wait.
+	Resync()
 	// Limit sets the limits for what the source reads from now on. If there is more room than before, the
-	// source reads what it refused again. Limit may be called at any time, from any goroutine.
+	// source reads what it refused again.
 	Limit(config.Limits)
+	// Report writes a condition into the status of an object, unless the object has it, or status True for its content. It
+	// sets the type, the time and the generation. told is false if the object has another content than the relay.
+	Report(ctx context.Context, key mirror.Key, c metav1.Condition) (told bool, err error)
 }
 
-// Reporter is a Source that can write a condition into the status of an object. Any goroutine may call its methods.
-type Reporter interface {
-	// Report writes a condition, unless the object has it, or status True for its content. It sets the type, the time and the
-	// generation. told is false if the object has another content than the relay.
-	Report(ctx context.Context, key mirror.Key, c metav1.Condition) (told bool, err error)
+// Plain is for embedding in a Source that has nothing to describe, repeat, bound or report.
+type Plain struct{}
+
+// Describe, Repeat, Resync, Limit and Report implement Source.
+func (Plain) Describe(*Status)    {}
+func (Plain) Repeat(bool) bool    { return false }
+func (Plain) Resync()             {}
+func (Plain) Limit(config.Limits) {}
+func (Plain) Report(context.Context, mirror.Key, metav1.Condition) (told bool, err error) {
+	return false, nil
 }
 
 // Feed takes the events of a source. Its methods may be called from any goroutine.

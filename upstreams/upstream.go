@@ -194,11 +194,13 @@ func (u *upstream) turn() (wait time.Duration) {
 	if !asks {
 		return wait
 	}
-	if r, ok := source.(Repeater); !ok {
-		u.Tell(intake.Repeated{}) // the source can not repeat: its deletions are final
-	} else if p := panics.Try(func() { r.Repeat(again) }); p != nil {
+	repeats := false
+	if p := panics.Try(func() { repeats = source.Repeat(again) }); p != nil {
 		u.fail(p)
 		return time.Minute
+	}
+	if !repeats {
+		u.Tell(intake.Repeated{})
 	}
 	return wait
 }
@@ -315,9 +317,7 @@ func (u current) status() Status {
 	case st.Synced:
 		st.State = StateDisconnected
 	}
-	if d, ok := u.source.(Describer); ok {
-		d.Describe(&st)
-	}
+	u.source.Describe(&st)
 	if st.State == StateSyncing && st.Complete {
 		st.State = StateSynced
 		if st.CompleteAt.After(st.Since) {
@@ -338,8 +338,6 @@ func (u current) status() Status {
 // mayWait returns why the source may itself be waiting for this relay, or "".
 func (u current) mayWait() string {
 	var st Status
-	if d, ok := u.source.(Describer); ok {
-		d.Describe(&st)
-	}
+	u.source.Describe(&st)
 	return st.MayWait
 }

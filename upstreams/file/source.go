@@ -45,6 +45,7 @@ const maxRefused = 100 // refusals in a status
 
 // Source reads a file, or a directory of files.
 type Source struct {
+	upstreams.Plain
 	path string // absolute
 	log  *slog.Logger
 	// complaints limits the log lines about files.
@@ -125,8 +126,14 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) e
 	}
 }
 
-// Repeat implements upstreams.Repeater.
-func (s *Source) Repeat(bool) { mirror.Signal(s.wake) }
+// Repeat implements upstreams.Source.
+func (s *Source) Repeat(bool) (repeats bool) {
+	s.Resync()
+	return true
+}
+
+// Resync implements upstreams.Source.
+func (s *Source) Resync() { mirror.Signal(s.wake) }
 
 // Read reads the path once. It returns an error if the path can not be read.
 func (s *Source) Read(feed upstreams.Feed) error {
@@ -230,7 +237,7 @@ func (s *Source) fail(feed upstreams.Feed, err error) {
 	s.st.Enter(upstreams.StateFailed)
 }
 
-// Describe implements upstreams.Describer.
+// Describe implements upstreams.Source.
 func (s *Source) Describe(st *upstreams.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,7 +32,7 @@ func (c *collection) holds(text []byte) bool {
 	return c.source.feed.Holds(records.KindScope(c.Kind).Name, o.FullName(), c.converter.digest(o), o.Size())
 }
 
-// Report implements upstreams.Reporter.
+// Report implements upstreams.Source.
 func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition) (told bool, err error) {
 	if !s.runs.Load() {
 		return false, nil

@@ -89,8 +89,9 @@ func Kind() upstreams.Kind {
 	}
 }
 
-// Source reads one API server.
+// Source reads one API server. A list is final, so that it repeats none.
 type Source struct {
+	upstreams.Plain
 	section    *Config
 	pace       pace
 	kinds      []mirror.Kind // to mirror
@@ -297,7 +298,7 @@ func (s *Source) readCredentials(ctx context.Context) {
 	}
 }
 
-// Resync reads everything again, and does not wait.
+// Resync implements upstreams.Source.
 func (s *Source) Resync() { s.relist(func(*collection) bool { return true }) }
 
 // relist makes these collections list all objects again. which is called while mu is held.
@@ -311,7 +312,7 @@ func (s *Source) relist(which func(*collection) bool) {
 	}
 }
 
-// Limit implements upstreams.Limited.
+// Limit implements upstreams.Source.
 func (s *Source) Limit(now config.Limits) {
 	s.mu.Lock()
 	before := s.limits

@@ -282,7 +282,7 @@ func (s *Source) describeDerived(d *Detail) {
 	}
 }
 
-// Describe implements upstreams.Describer.
+// Describe implements upstreams.Source.
 func (s *Source) Describe(st *upstreams.Status) {
 	address := s.client.Current().Server()
 	d := &Detail{Rotations: s.client.Rotations()}

@@ -10,16 +10,19 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Repeat implements upstreams.Repeater.
-func (s *Source) Repeat(again bool) {
+// Resync implements upstreams.Source.
+func (s *Source) Resync() { s.Repeat(true) }
+
+// Repeat implements upstreams.Source.
+func (s *Source) Repeat(again bool) (repeats bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.st.Protocol == "" {
-		return
+		return true
 	}
 	defer s.client.Relist()
 	if again && s.repeating != nil {
-		return // keep the progress of a slow server
+		return true // keep the progress of a slow server
 	}
 	s.repeating = make(map[string]sets.Set[string], len(s.types))
 	for _, url := range s.types {
@@ -31,6 +34,7 @@ func (s *Source) Repeat(again bool) {
 			s.repeating[url] = nil
 		}
 	}
+	return true
 }
 
 // Repeating returns the types that the server was asked to repeat, and has not repeated yet.

@@ -50,6 +50,7 @@ func Kind(dial ...grpc.DialOption) upstreams.Kind {
 
 // Source reads one MCP-over-xDS server.
 type Source struct {
+	upstreams.Plain
 	client    *adsclient.Client
 	endpoints *endpoints // nil unless the config discovers them
 	log       *slog.Logger
@@ -236,7 +237,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	return g.Wait()
 }
 
-// Describe implements upstreams.Describer.
+// Describe implements upstreams.Source.
 func (s *Source) Describe(st *upstreams.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
