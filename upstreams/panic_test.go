@@ -116,12 +116,12 @@ func (f faultyFeed) Tell(e intake.Event) records.Result {
 }
 
 func (f faultyFeed) Synced() bool { f.at("Synced"); return f.Feed.Synced() }
-func (f faultyFeed) Versions(scope string) map[string]string {
+func (f faultyFeed) Versions(scope records.Scope) map[string]string {
 	f.at("Versions")
 	return f.Feed.Versions(scope)
 }
 
-func (f faultyFeed) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
+func (f faultyFeed) Holds(scope records.Scope, name string, digest xxh3.Uint128, size int) bool {
 	f.at("Holds")
 	return f.Feed.Holds(scope, name, digest, size)
 }

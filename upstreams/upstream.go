@@ -255,12 +255,12 @@ func (u *upstream) runOnce(ctx context.Context, source Source) error {
 }
 
 // Versions implements Feed.
-func (u *upstream) Versions(scope string) map[string]string {
+func (u *upstream) Versions(scope records.Scope) map[string]string {
 	return locked(u, func(in *intake.Intake) map[string]string { return in.Records().Versions(scope) })
 }
 
 // Holds implements Feed.
-func (u *upstream) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
+func (u *upstream) Holds(scope records.Scope, name string, digest xxh3.Uint128, size int) bool {
 	return locked(u, func(in *intake.Intake) bool { return in.Records().Holds(scope, name, digest, size) })
 }
 

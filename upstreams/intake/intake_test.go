@@ -250,7 +250,7 @@ func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 	tell := func(host string, size int) (was bool) {
 		t.Helper()
 		digest := xxh3.HashString128(host)
-		was = m.records.Holds(scope.Name, "shop/a", digest, size)
+		was = m.records.Holds(scope, "shop/a", digest, size)
 		before := decoded
 		m.step(Received{Live: true, Updates: []records.Update{{Scope: scope, Complete: true, Elements: each(func(yield func(records.Element) bool) {
 			yield(records.Element{Name: []byte("shop/a"), Size: size, Digest: digest, Decode: func() (*mirror.Resource, bool, error) {
@@ -275,13 +275,13 @@ func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 			t.Errorf("%s is held: %t", tc.host, was)
 		}
 	}
-	for _, other := range []bool{m.records.Holds("x", "shop/a", xxh3.HashString128("b"), 100), m.records.Holds(scope.Name, "shop/b", xxh3.HashString128("b"), 100)} {
+	for _, other := range []bool{m.records.Holds(records.Scope{Name: "x"}, "shop/a", xxh3.HashString128("b"), 100), m.records.Holds(scope, "shop/b", xxh3.HashString128("b"), 100)} {
 		if other {
 			t.Error("another scope or name is held")
 		}
 	}
 	m.limit(func(l *config.Limits) { l.MaxResourceBytes = 50 })
-	if m.records.Holds(scope.Name, "shop/a", xxh3.HashString128("b"), 100) {
+	if m.records.Holds(scope, "shop/a", xxh3.HashString128("b"), 100) {
 		t.Error("what is too large by now is not looked at again")
 	}
 }
@@ -407,7 +407,7 @@ func TestNamesWithoutContentCountTowardsTheLimits(t *testing.T) {
 				t.Fatalf("%s: %d bytes are kept", what, n)
 			}
 		}
-		if n := len(m.records.Versions(sc.Name)); n == 0 || n > 40 || refused < 960 {
+		if n := len(m.records.Versions(sc)); n == 0 || n > 40 || refused < 960 {
 			t.Errorf("%s: %d records, %d refused", what, n, refused)
 		}
 		if st := m.Status(m.now); st.RefusedTotal < 900 || m.records.Size() > 40_000+5000 {

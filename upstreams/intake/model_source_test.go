@@ -136,7 +136,7 @@ func (w *world) update(url string, repeats bool, c int) records.Update {
 		tells = map[string]string{}
 		old := w.told[url]
 		if old == nil { // it resumes
-			old = w.in.Records().Versions(url)
+			old = w.in.Records().Versions(records.Scope{Name: url})
 			old = maps.Collect(func(yield func(string, string) bool) {
 				for name, v := range old {
 					if !yield(strings.TrimPrefix(name, "ns/"), v) {

@@ -31,7 +31,7 @@ func TestARenewedIntakeBeginsWithWhatTheFormerHeld(t *testing.T) {
 
 	m.panics(Received{Updates: []records.Update{m.update(true, a, c), m.broken()}}) // the step was to delete b
 	m.holds("shop/a=a", "shop/b=b", "shop/c=c")
-	if got := m.records.Versions(entryURL); len(got) != 2 {
+	if got := m.records.Versions(m.update(false).Scope); len(got) != 2 {
 		t.Errorf("a stream resumes with %v, want a and c", got)
 	}
 	if st := m.Status(m.now); st.Complete || !st.Synced || m.Identity() != "cluster" || !m.ServedWithout() || !m.gate.Contact().Has {

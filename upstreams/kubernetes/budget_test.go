@@ -40,9 +40,9 @@ type kept struct {
 	now time.Time
 }
 
-func (k *kept) Versions(scope string) map[string]string { return k.Records().Versions(scope) }
+func (k *kept) Versions(scope records.Scope) map[string]string { return k.Records().Versions(scope) }
 
-func (k *kept) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
+func (k *kept) Holds(scope records.Scope, name string, digest xxh3.Uint128, size int) bool {
 	return k.Records().Holds(scope, name, digest, size)
 }
 

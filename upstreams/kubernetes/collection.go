@@ -88,7 +88,7 @@ func (s *Source) newConverter(kind mirror.Kind) *converter {
 	c := s.converting
 	c.kind = kind
 	c.holds = func(name string, digest xxh3.Uint128, size int) bool {
-		return s.feed.Holds(records.KindScope(kind).Name, name, digest, size)
+		return s.feed.Holds(records.KindScope(kind), name, digest, size)
 	}
 	c.unknown = func(o *object.Object, fields []string) { s.unknown(kind, o, fields) }
 	return &c

@@ -29,7 +29,7 @@ func (c *collection) holds(text []byte) bool {
 	if c.Kind == federation.WorkloadEntry {
 		o.SetHealthy()
 	}
-	return c.source.feed.Holds(records.KindScope(c.Kind).Name, o.FullName(), c.converter.digest(o), o.Size())
+	return c.source.feed.Holds(records.KindScope(c.Kind), o.FullName(), c.converter.digest(o), o.Size())
 }
 
 // Report implements upstreams.Source.

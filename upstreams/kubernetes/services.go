@@ -99,7 +99,7 @@ func (m *serviceMaker) Answer() []records.Update {
 		}
 	}
 	// One answer of discovery that lacks the kind takes nothing away: what was made before stays until enough do.
-	if _, needs := m.takes[exportKind]; needs && !m.has[exportKind] && len(m.feed.Versions(records.DerivedScope(federation.ServiceEntry).Name)) == 0 {
+	if _, needs := m.takes[exportKind]; needs && !m.has[exportKind] && len(m.feed.Versions(records.DerivedScope(federation.ServiceEntry))) == 0 {
 		m.Synced(exportKind)
 	}
 	return m.derived.Answer()

@@ -29,7 +29,7 @@ func (s *Source) Repeat(again bool) (repeats bool) {
 		switch {
 		case s.notOffered[url]:
 		case s.st.Protocol == string(adsclient.Delta):
-			s.repeating[url] = sets.KeySet(s.feed.Versions(url))
+			s.repeating[url] = sets.KeySet(s.ResumeVersions(url))
 		default:
 			s.repeating[url] = nil
 		}

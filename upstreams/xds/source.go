@@ -361,4 +361,7 @@ func elementsOf(resp *adsclient.Response) func(int, records.Known) iter.Seq[reco
 }
 
 // ResumeVersions implements adsclient.Handler.
-func (s *Source) ResumeVersions(typeURL string) map[string]string { return s.feed.Versions(typeURL) }
+func (s *Source) ResumeVersions(typeURL string) map[string]string {
+	scope, _ := records.TypeScope(typeURL) // without an error: it is asked for
+	return s.feed.Versions(scope)
+}

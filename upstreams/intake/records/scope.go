@@ -261,8 +261,8 @@ func (rs *Records) pends(name string) bool {
 
 // Versions returns the names in a scope, each with the version that the source gave. The version of
 // content that was not accepted is empty, so that the source sends it again.
-func (rs *Records) Versions(name string) map[string]string {
-	sc := rs.scopes[name]
+func (rs *Records) Versions(scope Scope) map[string]string {
+	sc := rs.scopes[scope.Name]
 	if sc == nil || len(sc.byName) == 0 || sc.Kind == mirror.MeshConfig {
 		return nil // an istiod's MeshConfig has no name
 	}
@@ -278,8 +278,8 @@ func (rs *Records) Versions(name string) map[string]string {
 }
 
 // Holds reports whether the accepted content of a name has this digest and size (Element.Decode).
-func (rs *Records) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
-	sc := rs.scopes[scope]
+func (rs *Records) Holds(scope Scope, name string, digest xxh3.Uint128, size int) bool {
+	sc := rs.scopes[scope.Name]
 	if sc == nil {
 		return false
 	}

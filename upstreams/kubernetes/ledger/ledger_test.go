@@ -28,12 +28,12 @@ type script struct {
 	kept, most int
 }
 
-func (f *script) Tell(e intake.Event) (r records.Result)  { f.told = append(f.told, e); return r }
-func (f *script) Synced() bool                            { return true }
-func (f *script) Versions(scope string) map[string]string { return f.versions[scope] }
-func (f *script) Identity() string                        { return f.identity }
-func (f *script) Holds(scope, name string, digest xxh3.Uint128, _ int) bool {
-	return f.held[scope+" "+name] == digest && digest != xxh3.Uint128{}
+func (f *script) Tell(e intake.Event) (r records.Result)         { f.told = append(f.told, e); return r }
+func (f *script) Synced() bool                                   { return true }
+func (f *script) Versions(scope records.Scope) map[string]string { return f.versions[scope.Name] }
+func (f *script) Identity() string                               { return f.identity }
+func (f *script) Holds(scope records.Scope, name string, digest xxh3.Uint128, _ int) bool {
+	return f.held[scope.Name+" "+name] == digest && digest != xxh3.Uint128{}
 }
 func (f *script) Keep(n int) (fits bool) {
 	f.kept += n

@@ -145,7 +145,7 @@ func (l *Ledger) vanished(e *Entry, all []*object.Object) (gone []string) {
 
 // having returns the names of a kind that the intake has, and for which a function returns true.
 func (l *Ledger) having(kind mirror.Kind, is func(namespace, full string) bool) (all []string) {
-	for name := range l.feed.Versions(records.KindScope(kind).Name) {
+	for name := range l.feed.Versions(records.KindScope(kind)) {
 		if namespace, _, _ := strings.Cut(name, "/"); is(namespace, name) {
 			all = append(all, name)
 		}
