@@ -65,7 +65,7 @@ type Rooted struct{ Namespace string }
 
 // Event is an event for Intake.Step.
 type Event interface {
-	step(in *Intake, out *Output)
+	step(in *Intake)
 }
 
 // Output is the result of a step.

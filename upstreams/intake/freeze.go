@@ -15,12 +15,12 @@ import (
 // Freeze is the event that an operator freezes what is served, until Unfreeze. With an ID it may replace another freeze.
 type Freeze struct{ Order }
 
-func (e Freeze) step(in *Intake, out *Output) {
+func (e Freeze) step(in *Intake) {
 	if in.frozen != nil && e.ID == "" {
-		out.err = NotPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.cfg.name, in.frozen.Since.UTC().Format(time.RFC3339), in.cfg.name)
+		in.out.err = NotPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.cfg.name, in.frozen.Since.UTC().Format(time.RFC3339), in.cfg.name)
 		return
 	}
-	out.Effect = Effect{Kept: in.gate.Size()}
+	in.out.Effect = Effect{Kept: in.gate.Size()}
 	if e.DryRun {
 		return
 	}
@@ -53,16 +53,16 @@ func (in *Intake) freeze(o Order) {
 // Unfreeze is the event that an upstream follows its source again. The guard judges the deletions.
 type Unfreeze struct{ Order }
 
-func (e Unfreeze) step(in *Intake, out *Output) {
+func (e Unfreeze) step(in *Intake) {
 	switch {
 	case in.frozen == nil:
-		out.err = NotPossible("upstream %s is not frozen", in.cfg.name)
+		in.out.err = NotPossible("upstream %s is not frozen", in.cfg.name)
 		return
 	case !e.Force && !in.gate.Contact().Has:
-		out.err = NotPossible("upstream %s is out of contact: wait for it, or use --force to follow its last known content", in.cfg.name)
+		in.out.err = NotPossible("upstream %s is out of contact: wait for it, or use --force to follow its last known content", in.cfg.name)
 		return
 	}
-	out.Effect = in.unfreezing()
+	in.out.Effect = in.unfreezing()
 	if !e.DryRun {
 		in.tellOrder(e.Order, events.Event{Type: events.Unfrozen, Text: "the upstream is followed again"})
 		in.thaw(events.ByOperator, withReason("unfreeze", e.Reason))
@@ -110,14 +110,14 @@ type Rollback struct {
 	Records []state.Record
 }
 
-func (e Rollback) step(in *Intake, out *Output) {
+func (e Rollback) step(in *Intake) {
 	revision := in.records.Present(in.admitted(e.Records))
 	waits := in.endsHold()
 	if !e.DryRun {
 		in.freeze(e.Order)
 	}
 	effect := in.serveOnly(revision, e.DryRun)
-	if out.Effect = effect; e.DryRun {
+	if in.out.Effect = effect; e.DryRun {
 		return
 	}
 	in.because(events.ByOperator, withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
@@ -170,10 +170,10 @@ func (in *Intake) Frozen() *state.Frozen { return in.frozen }
 // picks.
 type Release struct{ Order }
 
-func (e Release) step(in *Intake, out *Output) {
+func (e Release) step(in *Intake) {
 	if !in.gate.Holding() {
-		if !in.releaseRoots(e.Order, out) {
-			out.err = NotPossible("upstream %s: nothing is held", in.cfg.name)
+		if !in.releaseRoots(e.Order) {
+			in.out.err = NotPossible("upstream %s: nothing is held", in.cfg.name)
 		}
 		return
 	}
@@ -182,7 +182,7 @@ func (e Release) step(in *Intake, out *Output) {
 	}
 	if e.Hold != "" {
 		if err := in.grown(e.Hold); err != nil {
-			out.err = err
+			in.out.err = err
 			return
 		}
 	}
@@ -193,13 +193,13 @@ func (e Release) step(in *Intake, out *Output) {
 		}
 	}
 	if effect.Removed == 0 {
-		out.err = NotPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay upstreams --held %s\"", in.cfg.name, in.cfg.name)
+		in.out.err = NotPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay upstreams --held %s\"", in.cfg.name, in.cfg.name)
 		return
 	}
 	held, _ := in.gate.Waiting()
 	effect.Kept, effect.Held = in.gate.Size()-effect.Removed, held-effect.Removed
 	effect.finish()
-	out.Effect = effect
+	in.out.Effect = effect
 	if e.DryRun {
 		return
 	}
@@ -212,7 +212,7 @@ func (e Release) step(in *Intake, out *Output) {
 }
 
 // releaseRoots has only those root namespaces count that MeshConfigs name now. It reports whether others did.
-func (in *Intake) releaseRoots(o Order, out *Output) bool {
+func (in *Intake) releaseRoots(o Order) bool {
 	now := in.records.NamedRoots()
 	if !o.All || now == "" {
 		return false
@@ -220,7 +220,7 @@ func (in *Intake) releaseRoots(o Order, out *Output) bool {
 	if !o.DryRun {
 		in.tellOrder(o, events.Event{Type: events.Released, Text: "root namespaces are now " + now + ", before " + in.records.Roots()})
 		in.records.SetRoots(now)
-		in.reroot(out)
+		in.reroot()
 	}
 	return true
 }

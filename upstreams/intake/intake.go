@@ -84,17 +84,16 @@ func settingsOf(u config.Upstream) gate.Settings {
 func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	in.advance(now)
 	in.out = Output{}
-	out := &in.out
-	e.step(in, out)
+	e.step(in)
 	in.expireTimers()
-	out.Wake = in.nextDeadline()
-	in.records.RejudgeRoutes(&out.Result)
-	in.obeyAll(&out.Result)
+	in.out.Wake = in.nextDeadline()
+	in.records.RejudgeRoutes(&in.out.Result)
+	in.out.Changed += in.obeyAll()
 	if in.records.TakeNews() {
 		in.journal.reported = time.Time{}
 	}
-	out.Events = in.reported()
-	return *out, out.err
+	in.out.Events = in.reported()
+	return in.out, in.out.err
 }
 
 func (in *Intake) advance(now time.Time) {
@@ -116,7 +115,7 @@ func (in *Intake) Note(level slog.Level, message string, args ...any) {
 // Tell implements records.Teller: it adds an event to those of the step.
 func (in *Intake) Tell(e events.Event) { in.report.events = append(in.report.events, e) }
 
-func (Tick) step(*Intake, *Output) {}
+func (Tick) step(*Intake) {}
 
 // expireTimers has each owner of a deadline do what is due.
 func (in *Intake) expireTimers() {
@@ -124,7 +123,7 @@ func (in *Intake) expireTimers() {
 	if left, is := in.records.KeptUntil(); is && left <= 0 && in.isConnected() {
 		in.gate.BeginUpdate()
 		in.records.EndKeeping()
-		in.obeyAll(&records.Result{})
+		in.obeyAll()
 	}
 	in.gate.ExpireTimers()
 	if until, waits := in.gate.Patience(); waits && !in.now.Before(until) {
@@ -159,7 +158,7 @@ func (in *Intake) nextDeadline() time.Time {
 // SetPolicy is the event that the config has other limits, guard or staleness.
 type SetPolicy struct{ config.Upstream }
 
-func (e SetPolicy) step(in *Intake, _ *Output) {
+func (e SetPolicy) step(in *Intake) {
 	in.records.SetLimits(e.Limits)
 	in.setStaleness(e.Staleness)
 	if in.gate.Set(settingsOf(e.Upstream)) {
@@ -173,7 +172,7 @@ func (e SetPolicy) step(in *Intake, _ *Output) {
 // the former records. Other rules import them again.
 type Succeeded struct{ Rules *records.Rules }
 
-func (e Succeeded) step(in *Intake, _ *Output) {
+func (e Succeeded) step(in *Intake) {
 	in.closed(Closed{Planned: true})
 	same, kept := in.records.Rules().Version() == e.Rules.Version(), in.records.Kept()
 	in.records.SetRules(e.Rules)
@@ -187,7 +186,7 @@ func (in *Intake) adopt(saved []state.Record, same bool) {
 	in.unswept, in.complete, in.completeAt = true, false, time.Time{}
 	in.gate.Unopen()
 	ruled := in.records.Adopt(saved, same)
-	in.obeyAll(&in.out.Result)
+	in.out.Changed += in.obeyAll()
 	if !same {
 		in.reconcileOver(ruled, true)
 		in.end(true)
@@ -197,7 +196,7 @@ func (in *Intake) adopt(saved []state.Record, same bool) {
 // Restored is the event that the disk has data of the upstream. It is the first event.
 type Restored struct{ Saved state.Saved }
 
-func (e Restored) step(in *Intake, _ *Output) {
+func (e Restored) step(in *Intake) {
 	meta := e.Saved.Meta
 	in.without, in.identity = meta.ServeWithout, meta.Identity
 	in.records.Restore(meta.RootNamespace, meta.Server)
@@ -260,7 +259,7 @@ func (in *Intake) admitted(saved []state.Record) (out []state.Record) {
 // ServeWithout is the event that an operator serves clients before the source has synced.
 type ServeWithout struct{ Order }
 
-func (e ServeWithout) step(in *Intake, _ *Output) {
+func (e ServeWithout) step(in *Intake) {
 	if !e.DryRun {
 		in.without = in.now.UTC()
 	}
@@ -269,7 +268,7 @@ func (e ServeWithout) step(in *Intake, _ *Output) {
 // Identified is the event that the identity of the source's cluster is known. The disk keeps it.
 type Identified struct{ Identity string }
 
-func (e Identified) step(in *Intake, _ *Output) {
+func (e Identified) step(in *Intake) {
 	if in.identity != e.Identity {
 		in.identity = e.Identity
 		in.journal.reported = time.Time{}

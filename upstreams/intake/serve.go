@@ -15,18 +15,19 @@ import (
 	"meshrelay/upstreams/intake/records"
 )
 
-// obeyAll has the gate do what the records want of all that was touched.
-func (in *Intake) obeyAll(out *records.Result) {
+// obeyAll has the gate do what the records want of all that was touched. It returns how many changes clients see.
+func (in *Intake) obeyAll() (changed int) {
 	ruled := false
 	in.records.Wants(func(w records.Want) {
 		if in.obey(w) {
-			out.Changed++
+			changed++
 		}
 		ruled = ruled || w.What == records.RuledOut
 	})
 	if ruled {
 		in.gate.Meant()
 	}
+	return changed
 }
 
 // obey has the gate do what the records want of a key. It reports whether clients see a change.

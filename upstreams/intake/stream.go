@@ -12,13 +12,13 @@ import (
 	"meshrelay/upstreams/intake/records"
 )
 
-func (e Opened) step(in *Intake, _ *Output) {
+func (e Opened) step(in *Intake) {
 	in.contact.next = e.Address
 	in.records.Open(e.Scopes)
 	in.gate.Open()
 }
 
-func (e Closed) step(in *Intake, _ *Output) { in.closed(e) }
+func (e Closed) step(in *Intake) { in.closed(e) }
 
 func (in *Intake) closed(e Closed) {
 	in.records.Close()
@@ -29,7 +29,7 @@ func (in *Intake) closed(e Closed) {
 	}
 }
 
-func (e Received) step(in *Intake, out *Output) {
+func (e Received) step(in *Intake) {
 	in.gate.BeginUpdate()
 	in.records.Meet(e.Server, e.Believe)
 	number := in.gate.Newest()
@@ -37,17 +37,17 @@ func (e Received) step(in *Intake, out *Output) {
 		for i := range e.Updates {
 			if u := &e.Updates[i]; (u.Scope.Kind == mirror.MeshConfig) == meshConfig {
 				in.setHeld()
-				in.records.Take(u, e.Unsure, &out.Result)
-				in.obeyAll(&out.Result)
+				in.records.Take(u, e.Unsure, &in.out.Result)
+				in.out.Changed += in.obeyAll()
 			}
 		}
-		in.reroot(out)
+		in.reroot()
 	}
 	back := false
 	for i := range e.Updates {
 		s := e.Updates[i].Scope
 		in.records.Settle(s)
-		in.obeyAll(&out.Result)
+		in.out.Changed += in.obeyAll()
 		back = in.freshen(s.Kind) || back
 	}
 	in.records.ReportNotOffered()
@@ -56,41 +56,41 @@ func (e Received) step(in *Intake, out *Output) {
 		in.gate.StartRound(number)
 		in.sweep()
 	}
-	out.Deleted = in.end(in.records.Unsettled() || e.More && in.unswept)
-	if !e.Live || out.Changed+out.Deleted > 0 || !in.told {
+	in.out.Deleted = in.end(in.records.Unsettled() || e.More && in.unswept)
+	if !e.Live || in.out.Changed+in.out.Deleted > 0 || !in.told {
 		in.lastUpdate = in.now
 	}
 	in.touch(e.Live, back)
-	out.Clusters = in.records.Ask()
+	in.out.Clusters = in.records.Ask()
 }
 
-func (e Silent) step(in *Intake, out *Output) {
+func (e Silent) step(in *Intake) {
 	in.gate.BeginUpdate()
 	waiting := map[mirror.Kind]bool{}
 	in.gate.Each(func(key mirror.Key, s gate.State) { waiting[key.Kind] = waiting[key.Kind] || s.Waits() })
 	awaited, settled := in.records.Silent(e.Scopes, func(kind mirror.Kind) bool { return waiting[kind] })
-	out.Awaited = awaited
-	in.obeyAll(&out.Result)
-	in.settled(out, settled)
+	in.out.Awaited = awaited
+	in.out.Changed += in.obeyAll()
+	in.out.Deleted = in.settled(settled)
 }
 
-func (e Endpoints) step(in *Intake, out *Output) {
+func (e Endpoints) step(in *Intake) {
 	in.gate.BeginUpdate()
-	in.records.Endpoints(e.From, e.Clusters, &out.Result)
-	in.obeyAll(&out.Result)
-	in.settled(out, nil)
-	out.Clusters = in.records.Ask()
+	in.records.Endpoints(e.From, e.Clusters, &in.out.Result)
+	in.out.Changed += in.obeyAll()
+	in.out.Deleted = in.settled(nil)
+	in.out.Clusters = in.records.Ask()
 }
 
-func (e Rooted) step(in *Intake, out *Output) {
+func (e Rooted) step(in *Intake) {
 	in.records.Rooted(e.Namespace)
-	in.reroot(out)
+	in.reroot()
 }
 
 // reroot has everything follow other root namespaces. What they rule out is no accident.
-func (in *Intake) reroot(out *Output) {
-	if in.records.Reroot(&out.Result) {
-		in.obeyAll(&out.Result)
+func (in *Intake) reroot() {
+	if in.records.Reroot(&in.out.Result) {
+		in.out.Changed += in.obeyAll()
 		in.gate.Meant()
 	}
 }
@@ -101,16 +101,17 @@ func (in *Intake) setHeld() {
 	in.records.SetHeld(records.Held{N: n, Bytes: bytes, Frozen: in.gate.Frozen()})
 }
 
-func (Repeated) step(in *Intake, out *Output) { out.Deleted = in.gate.Repeated() }
+func (Repeated) step(in *Intake) { in.out.Deleted = in.gate.Repeated() }
 
-// settled ends an update after which some kinds need not wait any more.
-func (in *Intake) settled(out *Output, kinds []mirror.Kind) {
+// settled ends an update after which some kinds need not wait any more. It returns how many deletions are carried out.
+func (in *Intake) settled(kinds []mirror.Kind) (deleted int) {
 	back := false
 	for _, kind := range kinds {
 		back = in.freshen(kind) || back
 	}
-	out.Deleted += in.end(in.records.Unsettled())
+	deleted = in.end(in.records.Unsettled())
 	in.touch(false, back)
+	return deleted
 }
 
 // touch marks the source as in contact if it has given all its content. live is set if the source has
@@ -137,7 +138,7 @@ func (in *Intake) touch(live, back bool) {
 func (in *Intake) sweep() {
 	in.unswept = false
 	in.records.Sweep()
-	in.obeyAll(&records.Result{})
+	in.obeyAll()
 	in.reconcileAll()
 }
 
@@ -177,14 +178,14 @@ func (in *Intake) regain() (back bool) {
 // EndGraces is the event that ends all graces before their time, for tests.
 type EndGraces struct{}
 
-func (EndGraces) step(in *Intake, _ *Output) { in.endGraces(longestSleep) }
+func (EndGraces) step(in *Intake) { in.endGraces(longestSleep) }
 
 // endGraces ends graces that are over after so long.
 func (in *Intake) endGraces(after time.Duration) {
 	if ended := in.records.EndGraces(after); len(ended) > 0 {
 		in.gate.BeginUpdate()
-		in.obeyAll(&records.Result{})
-		in.settled(&Output{}, ended)
+		in.obeyAll()
+		in.settled(ended)
 	}
 }
 
@@ -194,6 +195,6 @@ type Panicked struct {
 	Panic *panics.Panic
 }
 
-func (e Panicked) step(in *Intake, _ *Output) {
+func (e Panicked) step(in *Intake) {
 	_ = in.records.Panicked(e.What, e.Panic)
 }
