@@ -55,8 +55,7 @@ type Source struct {
 
 	// Only Run, or the caller of Read, uses these.
 	scanner *scanner
-	told    map[mirror.Kind]struct{} // kinds that the feed has had
-	refused []records.Refusal        // in the last reading
+	refused []records.Refusal // in the last reading
 	// repeating: the feed waits for a reading of all files.
 	repeating bool
 	blind     error // why the files are polled, nil if they are watched
@@ -74,7 +73,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		path = abs
 	}
 	return &Source{
-		path: path, log: env.Log, complaints: loglimit.New(maxRefused, time.Second), wake: make(chan struct{}, 1), scanner: newScanner(cfg.Name), told: map[mirror.Kind]struct{}{},
+		path: path, log: env.Log, complaints: loglimit.New(maxRefused, time.Second), wake: make(chan struct{}, 1), scanner: newScanner(cfg.Name),
 		st: upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: pathOf(cfg)},
 	}
 }
@@ -172,7 +171,7 @@ func (s *Source) read(feed upstreams.Feed, blind error) error {
 func (s *Source) feed(feed upstreams.Feed, blind error) {
 	merged, problems, total := s.scanner.merge()
 	result := feed.Tell(intake.Received{
-		Updates: s.updates(merged), Live: true, Unsure: !s.scanner.clean(), More: s.scanner.busy,
+		Updates: updates(merged), Live: true, Unsure: !s.scanner.clean(), More: s.scanner.busy,
 	})
 	s.taken = s.scanner.clean() && result.RefusedTotal == 0 && !result.Unread && !result.Relist
 	s.logRefused(slices.Concat(problems, result.Refused))
@@ -196,19 +195,17 @@ func (s *Source) feed(feed upstreams.Feed, blind error) {
 	s.st.Enter(upstreams.StateSynced)
 }
 
-// updates returns one complete update for each kind that the files have or had, sorted.
-func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []records.Update {
-	byKind := map[mirror.Kind][]*mirror.Resource{}
-	for _, r := range sorted(merged) {
-		byKind[r.Kind()] = append(byKind[r.Kind()], r)
-		s.told[r.Kind()] = struct{}{}
+// updates returns one complete update for each kind, sorted.
+func updates(merged map[mirror.Key]*mirror.Resource) (out []records.Update) {
+	for all := sorted(merged); len(all) > 0; {
+		kind, n := all[0].Kind(), 1
+		for n < len(all) && all[n].Kind() == kind {
+			n++
+		}
+		out = append(out, records.Update{Scope: records.KindScope(kind), Complete: true, Room: n, Elements: records.Resources(all[:n]...)})
+		all = all[n:]
 	}
-	updates := make([]records.Update, 0, len(s.told))
-	for _, kind := range slices.SortedFunc(maps.Keys(s.told), mirror.CompareKinds) {
-		all := byKind[kind]
-		updates = append(updates, records.Update{Scope: records.KindScope(kind), Complete: true, Room: len(all), Elements: records.Resources(all...)})
-	}
-	return updates
+	return out
 }
 
 // logRefused logs new refusals.

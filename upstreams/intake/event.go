@@ -11,8 +11,8 @@ import (
 // Received is the event that a source has sent updates. They are applied together.
 type Received struct {
 	Updates []records.Update
-	// Live: the source has sent everything that it has, and will send its changes. A source that feeds Opened
-	// leaves Live false: the intake then waits for the answers of all scopes.
+	// Live: Updates are everything that the source has, and it will send its changes. A scope without an update is
+	// empty. A source that feeds Opened leaves Live false: the intake then waits for the answers of all scopes.
 	Live bool
 	// Unsure: the source may have more than it could read. Restored resources stay even if a
 	// complete update does not have them.

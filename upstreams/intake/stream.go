@@ -33,6 +33,9 @@ func (e Received) step(in *Intake) {
 	in.gate.BeginUpdate()
 	in.records.Meet(e.Server, e.Believe)
 	number := in.gate.Newest()
+	if e.Live {
+		e.Updates = in.records.Whole(e.Updates)
+	}
 	for _, meshConfig := range []bool{true, false} { // the MeshConfig tells how to judge the rest
 		for i := range e.Updates {
 			if u := &e.Updates[i]; (u.Scope.Kind == mirror.MeshConfig) == meshConfig {

@@ -213,6 +213,17 @@ func (rs *Records) Sweep() {
 	}
 }
 
+// Whole returns updates that are all that the source has, with one for each scope that has nothing any more. These come first,
+// because they make room.
+func (rs *Records) Whole(updates []Update) (out []Update) {
+	for _, sc := range rs.scopes {
+		if sc.answered && sc.Scope != extensions && !slices.ContainsFunc(updates, func(u Update) bool { return u.Scope == sc.Scope }) {
+			out = append(out, Update{Scope: sc.Scope, Complete: true})
+		}
+	}
+	return append(out, updates...)
+}
+
 // Take applies an update. After a panic of what yields it, the step fails.
 func (rs *Records) Take(u *Update, unsure bool, out *Result) {
 	k, sc := rs.scope(u.Scope)
