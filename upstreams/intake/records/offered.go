@@ -32,7 +32,7 @@ func (rs *Records) Silent(scopes []Scope, waits func(mirror.Kind) bool) (awaited
 			awaited = append(awaited, s.Name)
 			continue
 		}
-		delete(k.unanswered, s.Name)
+		sc.awaited = false
 		rs.settle(k)
 		settled = append(settled, k.kind)
 	}
@@ -44,16 +44,18 @@ func (rs *Records) Silent(scopes []Scope, waits func(mirror.Kind) bool) (awaited
 // of a version of the kind that is not opened, or deletions that wait.
 func (rs *Records) mayConfirm(k *kind, sc *scope, waits func(mirror.Kind) bool) bool {
 	return sc.answered && waits(k.kind) || slices.ContainsFunc(k.scopes, func(other *scope) bool {
-		return len(other.byName) > 0 && (other == sc || !slices.Contains(rs.opened, other.Name))
+		return len(other.byName) > 0 && (other == sc || !slices.Contains(rs.opened, other))
 	})
 }
 
 // ReportNotOffered reports which types the source does not offer, after a change.
 func (rs *Records) ReportNotOffered() {
-	now := slices.DeleteFunc(slices.Clone(rs.opened), func(name string) bool {
-		sc := rs.scopes[name]
-		return sc == nil || !sc.silent
-	})
+	var now []string
+	for _, sc := range rs.opened {
+		if sc.silent {
+			now = append(now, sc.Name)
+		}
+	}
 	if slices.Equal(now, rs.notOffered) {
 		return
 	}

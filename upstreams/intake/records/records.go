@@ -59,9 +59,9 @@ type book struct {
 
 // streams is what the source is asked for.
 type streams struct {
-	open bool
-	// opened are the scopes that the stream has to answer, notOffered those of them that are not offered.
-	opened, notOffered []string
+	open       bool
+	opened     []*scope // that the stream has to answer
+	notOffered []string // names of those that are not offered
 }
 
 // formers has the last record of each served key without a record. If the source sends such a
@@ -161,15 +161,13 @@ func (rs *Records) TakeNews() bool {
 // Open begins a stream that has to answer scopes.
 func (rs *Records) Open(scopes []Scope) {
 	rs.open, rs.opened = true, rs.opened[:0]
-	for _, k := range rs.kinds {
-		clear(k.unanswered)
-	}
 	for _, sc := range rs.scopes {
-		sc.parts, sc.torn = nil, false // of the former stream
+		sc.parts, sc.torn, sc.awaited = nil, false, false // of the former stream
 	}
 	for _, s := range scopes {
-		rs.opened = append(rs.opened, s.Name)
-		rs.kind(s.Kind).unanswered[s.Name] = true
+		_, sc := rs.scope(s)
+		sc.awaited = true
+		rs.opened = append(rs.opened, sc)
 	}
 }
 
@@ -227,10 +225,9 @@ func (rs *Records) Whole(updates []Update) (out []Update) {
 // Take applies an update. After a panic of what yields it, the step fails.
 func (rs *Records) Take(u *Update, unsure bool, out *Result) {
 	k, sc := rs.scope(u.Scope)
-	first := k.unanswered[sc.Name] || sc.silent
+	first := sc.awaited || sc.silent
 	if !u.Part {
-		delete(k.unanswered, sc.Name)
-		sc.answered, sc.silent = true, false
+		sc.awaited, sc.answered, sc.silent = false, true, false
 	}
 	if sc.parts == nil {
 		if sc.generation++; sc.generation == unconfirmed {

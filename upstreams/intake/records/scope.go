@@ -25,23 +25,27 @@ const (
 type kind struct {
 	kind   mirror.Kind
 	scopes []*scope // by rank
-	// unanswered names the scopes without an answer on the present stream. Until they are answered,
-	// names that no scope has are pending: after a rollback, an istiod answers the newest version
+	// While a scope is awaited, names that no scope has are pending: after a rollback, an istiod answers the newest version
 	// with nothing before an older version brings everything.
-	unanswered map[string]bool
-	pending    map[string]struct{}
+	pending map[string]struct{}
 	// graceUntil: until then names are pending, because one of several scopes became empty. Zero:
 	// none.
 	graceUntil time.Time
 }
 
 // waits reports whether it is too early to count missing names of the kind as gone.
-func (k *kind) waits() bool { return len(k.unanswered) > 0 || !k.graceUntil.IsZero() }
+func (k *kind) waits() bool { return !k.graceUntil.IsZero() || k.awaits() }
+
+// awaits reports whether a scope of the kind has still to answer.
+func (k *kind) awaits() bool {
+	return slices.ContainsFunc(k.scopes, func(sc *scope) bool { return sc.awaited })
+}
 
 // scope is a Scope with its records. Most scopes stay empty, and there may be hundreds of sources:
 // maps are made when the first element comes.
 type scope struct {
 	Scope
+	awaited    bool // the present stream has still to answer the scope
 	answered   bool // the present source has answered the scope
 	silent     bool // the present source does not offer the scope
 	byName     map[string]*record
@@ -68,7 +72,7 @@ const unconfirmed = 0
 func (rs *Records) kind(of mirror.Kind) *kind {
 	k := rs.kinds[of]
 	if k == nil {
-		k = &kind{kind: of, unanswered: map[string]bool{}}
+		k = &kind{kind: of}
 		rs.kinds[of] = k
 	}
 	return k
@@ -203,11 +207,11 @@ func (rs *Records) forgiveAll(sc *scope) {
 // answered the others. A relay is asked for one version: records in others came from another
 // server.
 func (rs *Records) dropUnopened(k *kind) {
-	if !rs.open || len(k.unanswered) > 0 || len(rs.opened) == 0 {
+	if !rs.open || len(rs.opened) == 0 || k.awaits() {
 		return
 	}
 	for _, sc := range k.scopes {
-		if len(sc.byName) > 0 && !slices.Contains(rs.opened, sc.Name) && sc.Name != extensions.Name {
+		if len(sc.byName) > 0 && !slices.Contains(rs.opened, sc) && sc.Name != extensions.Name {
 			rs.touch(k, false, rs.deleteAll(sc)...)
 		}
 	}
@@ -246,17 +250,12 @@ func (rs *Records) settle(k *kind) {
 
 // Pending returns the names of the opened scopes that the source has never answered, and may offer.
 func (rs *Records) Pending() (names []string) {
-	for _, name := range rs.opened {
-		if rs.pends(name) {
-			names = append(names, name)
+	for _, sc := range rs.opened {
+		if !sc.answered && !sc.silent {
+			names = append(names, sc.Name)
 		}
 	}
 	return names
-}
-
-func (rs *Records) pends(name string) bool {
-	sc := rs.scopes[name]
-	return sc == nil || !sc.answered && !sc.silent
 }
 
 // Versions returns the names in a scope, each with the version that the source gave. The version of
