@@ -45,6 +45,11 @@ var _ state.Source = (*upstream)(nil)
 // EndGraces ends the time in which names may turn up in another scope.
 func (u *upstream) EndGraces() { u.Tell(intake.EndGraces{}) }
 
+// Owed returns the types that the source has still to repeat.
+func (u *upstream) Owed() []string {
+	return locked(u, func(in *intake.Intake) []string { return in.Records().Owed() })
+}
+
 // Reasons why clients wait, or do not.
 const (
 	BecauseNew      = becauseNew

@@ -241,7 +241,7 @@ type silent struct{ upstreams.Plain }
 func (silent) Run(ctx context.Context, _ upstreams.Feed) error { <-ctx.Done(); return nil }
 
 // Repeat implements upstreams.Source.
-func (r *replicaRun) Repeat(bool) (repeats bool) {
+func (r *replicaRun) Repeat() (repeats bool) {
 	go func() {
 		r.tell <- r.content(r.repeats)
 		r.tell <- intake.Repeated{}

@@ -93,9 +93,9 @@ func (s faulty) Run(ctx context.Context, feed upstreams.Feed) error {
 	return s.Source.Run(ctx, faultyFeed{feed, s.fault})
 }
 
-func (s faulty) Repeat(again bool) (repeats bool) {
+func (s faulty) Repeat() (repeats bool) {
 	s.at("Repeat")
-	return s.Source.Repeat(again)
+	return s.Source.Repeat()
 }
 
 // bad is an event over which the intake panics.

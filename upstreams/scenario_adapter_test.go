@@ -205,7 +205,7 @@ func (a *adapter) asked() []string {
 		}
 		return nil
 	}
-	return a.s.x.Repeating()
+	return a.m.Upstreams()[0].Owed()
 }
 
 func (a *adapter) resumeVersions(url string) map[string]string { return a.s.x.ResumeVersions(url) }

@@ -24,10 +24,9 @@ type Source interface {
 	Run(ctx context.Context, feed Feed) error
 	// Describe sets the fields of a status that only the source knows: State, Since, Address, LastError and the like.
 	Describe(st *Status)
-	// Repeat asks for the whole content once more, and does not wait. The source feeds intake.Repeated at the end.
-	// again is set when it was asked before and has not fed intake.Repeated: updates since then count. Repeat
-	// has no effect while the source is out of contact. repeats is false if its deletions are final.
-	Repeat(again bool) (repeats bool)
+	// Repeat asks for the whole content once more, and does not wait. It has no effect while the source is out of contact. A
+	// source that does not feed intake.Opened feeds intake.Repeated at the end. repeats is false if its deletions are final.
+	Repeat() (repeats bool)
 	// Resync reads everything again for an operator, and does not wait.
 	Resync()
 	// Limit sets the limits for what the source reads from now on. If there is more room than before, the
@@ -43,7 +42,7 @@ type Plain struct{}
 
 // Describe, Repeat, Resync, Limit and Report implement Source.
 func (Plain) Describe(*Status)    {}
-func (Plain) Repeat(bool) bool    { return false }
+func (Plain) Repeat() bool        { return false }
 func (Plain) Resync()             {}
 func (Plain) Limit(config.Limits) {}
 func (Plain) Report(context.Context, mirror.Key, metav1.Condition) (told bool, err error) {

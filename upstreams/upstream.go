@@ -79,11 +79,10 @@ type upstream struct {
 	intake *intake.Intake
 	// due is the time of the next Tick. armed is the time at which the timer fires.
 	due, armed time.Time
-	// asks makes turn call asked.Repeat(again).
-	asks, again bool
-	asked       Source
-	end         context.CancelCauseFunc // ends the run of the source, nil while none runs
-	notes       []intake.Note           // for the log, in the order of the steps
+	asks       bool // makes turn call asked.Repeat
+	asked      Source
+	end        context.CancelCauseFunc // ends the run of the source, nil while none runs
+	notes      []intake.Note           // for the log, in the order of the steps
 }
 
 // maxNotes bounds the notes that wait for the log. It is more than limit lets through at once.
@@ -154,7 +153,7 @@ func (u *upstream) stepLocked(e intake.Event) (out intake.Output, err error) {
 		mirror.Signal(u.look)
 	}
 	if out.Repeat {
-		u.asks, u.again = true, out.Again
+		u.asks = true
 	}
 	if u.asks || u.due.Before(u.armed) {
 		mirror.Signal(u.wake)
@@ -187,7 +186,7 @@ func (u *upstream) run(ctx context.Context) error {
 func (u *upstream) turn() (wait time.Duration) {
 	u.Tell(intake.Tick{})
 	u.mu.Lock()
-	asks, again, source := u.asks, u.again, u.asked
+	asks, source := u.asks, u.asked
 	u.asks, u.armed = false, u.due
 	wait = max(time.Until(u.due), 0)
 	u.mu.Unlock()
@@ -195,7 +194,7 @@ func (u *upstream) turn() (wait time.Duration) {
 		return wait
 	}
 	repeats := false
-	if p := panics.Try(func() { repeats = source.Repeat(again) }); p != nil {
+	if p := panics.Try(func() { repeats = source.Repeat() }); p != nil {
 		u.fail(p)
 		return time.Minute
 	}

@@ -126,7 +126,7 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) e
 }
 
 // Repeat implements upstreams.Source.
-func (s *Source) Repeat(bool) (repeats bool) {
+func (s *Source) Repeat() (repeats bool) {
 	s.Resync()
 	return true
 }

@@ -58,7 +58,7 @@ func TestUnchangedFilesAreNotToldAgain(t *testing.T) {
 	reads("unchanged", nil, 0, 0)
 	reads("not watched any more", errors.New("too many files"), 1, 0)
 	reads("watched again", nil, 1, 0)
-	s.Repeat(false)
+	s.Repeat()
 	reads("asked for", nil, 1, 1)
 	write(t, serviceEntry("b", "b.x"), dir, "b.yaml")
 	reads("a new file", nil, 1, 0)

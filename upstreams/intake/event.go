@@ -43,7 +43,8 @@ type Closed struct {
 	Planned bool
 }
 
-// Repeated is the event that the source has repeated all that it has, after Output.Repeat.
+// Repeated is the event that the source has repeated all that it has, after Output.Repeat. A source that feeds Opened need not
+// feed it: it has repeated all when it has answered all that it was opened with.
 type Repeated struct{}
 
 // Tick is the event that time has passed.
@@ -73,12 +74,10 @@ type Output struct {
 	records.Result
 	Effect Effect    // of an order
 	Wake   time.Time // time of the next Tick
-	// Repeat asks the source to repeat everything. Again is set if the source has not done so after the last
-	// request.
-	Repeat, Again bool
-	Notes         []Note
-	Events        []events.Event // for the journal, without the name of the upstream
-	err           error          // why an order is refused
+	Repeat bool      // asks the source to repeat everything
+	Notes  []Note
+	Events []events.Event // for the journal, without the name of the upstream
+	err    error          // why an order is refused
 }
 
 // Note is one line for the log.

@@ -25,6 +25,15 @@ func newSaid(kind string, rank int) *said {
 	return &said{kind: kind, rank: rank, has: map[string]string{}, ever: map[string]string{}, bad: map[string]bool{}}
 }
 
+// names returns the names that the source has in a scope, good or bad.
+func (s *said) names() map[string]bool {
+	all := maps.Clone(s.bad)
+	for name := range s.has {
+		all[name] = true
+	}
+	return all
+}
+
 // hold is what the guard holds. Its clock has run for lo at least and for hi at most.
 type hold struct {
 	since        map[key]time.Time

@@ -225,5 +225,8 @@ func (w *world) update(url string, repeats bool, c int) records.Update {
 	w.say("answers %s, complete %v, part %v: %s, removed %v", url, u.Complete, u.Part, words, removed)
 	w.m.advance(w.now)
 	w.m.answered(w.m.scope(url, scope.Kind.Kind, scope.Rank), u.Complete, u.Part, now, removed)
+	if !u.Part {
+		w.repeated(url, u.Complete, slices.Concat(names, removed)...)
+	}
 	return u
 }

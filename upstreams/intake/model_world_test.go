@@ -40,11 +40,12 @@ type world struct {
 	parted      map[string]bool          // in the middle of an answer
 	contents    int
 	untyped     map[key]bool // on disk without a type at the last restart
-	owes        bool         // the source was asked to repeat
-	records     map[mirror.Key]state.Record
-	saved       state.Saved
-	disk        *disk
-	revisions   []revision
+	// owed has, by scope, the names that the source was asked to repeat and has not yet. It is nil if it was not asked.
+	owed      map[string]map[string]bool
+	records   map[mirror.Key]state.Record
+	saved     state.Saved
+	disk      *disk
+	revisions []revision
 }
 
 type revision struct {
@@ -132,10 +133,13 @@ func (w *world) compare(out intake.Output) {
 			w.fail("%s %s is served with %q, want one of %q: %s", k.kind, k.name, served[k], want, why)
 		}
 	}
-	if out.Repeat && !w.owes {
+	if h := w.m.hold; out.Repeat && (w.owed == nil || h == nil || !h.asked) {
 		w.say("      the source is asked to repeat")
+		w.owed = map[string]map[string]bool{}
+		for url := range w.scopes {
+			w.owed[url] = w.m.scopes[url].names()
+		}
 	}
-	w.owes = w.owes || out.Repeat
 	if err := w.m.observe(served, out.Repeat); err != nil {
 		w.fail("%v", err)
 	}
@@ -163,7 +167,7 @@ func (w *world) opens(a, b, c int) {
 			opened[url] = &said{kind: s.Kind.Kind, rank: s.Rank}
 		}
 	}
-	w.open, w.owes, w.told, w.parted = true, false, map[string]map[string]string{}, map[string]bool{}
+	w.open, w.owed, w.told, w.parted = true, nil, map[string]map[string]string{}, map[string]bool{}
 	w.say("opens a stream, delta %v: %q", w.delta, slices.Sorted(maps.Keys(opened)))
 	w.m.opened(w.now, opened)
 	w.step(intake.Opened{Scopes: all})
@@ -171,7 +175,7 @@ func (w *world) opens(a, b, c int) {
 
 func (w *world) closes() {
 	if w.open {
-		w.open, w.owes = false, false
+		w.open, w.owed = false, nil
 		w.say("loses contact")
 		w.m.closed(w.now)
 		w.step(intake.Closed{})
@@ -244,7 +248,7 @@ func (w *world) restarts(graceful bool, down time.Duration) {
 	}
 	w.say("restarts, graceful %v, after %s", graceful, down)
 	w.now = w.now.Add(down)
-	w.open, w.owes = false, false
+	w.open, w.owed = false, nil
 	scopes := map[string]*said{}
 	w.untyped = map[key]bool{}
 	for _, r := range w.saved.Records {
@@ -370,7 +374,7 @@ func (w *world) do(mv move) {
 
 // repeats has the source repeat all that it has, if it was asked to.
 func (w *world) repeats() {
-	if !w.open || !w.owes || len(w.parted) > 0 {
+	if !w.open || w.owed == nil || len(w.parted) > 0 {
 		return
 	}
 	for _, url := range urls {
@@ -378,11 +382,24 @@ func (w *world) repeats() {
 			w.answers(url, true, 1)
 		}
 	}
-	w.say("has repeated everything")
-	w.m.advance(w.now)
-	w.m.did.repeated = true
-	w.owes = false
-	w.step(intake.Repeated{})
+}
+
+// repeated notes that an answer has repeated names of a scope: all, if it is a complete one.
+func (w *world) repeated(url string, all bool, names ...string) {
+	still, owed := w.owed[url]
+	if !owed {
+		return
+	}
+	for _, name := range names {
+		delete(still, name)
+	}
+	if all || len(still) == 0 {
+		delete(w.owed, url)
+	}
+	if len(w.owed) == 0 {
+		w.say("has repeated everything")
+		w.m.did.repeated, w.owed = true, nil
+	}
 }
 
 type policy struct {

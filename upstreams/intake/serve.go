@@ -227,7 +227,8 @@ func (in watcher) Told(h gate.Happening) {
 			in.Note(slog.LevelWarn, "all resources of a kind removed", "kind", kind, "removed", n)
 		}
 	case gate.AskRepeat:
-		in.out.Repeat, in.out.Again = true, h.Again
+		in.records.Repeat(h.Again)
+		in.out.Repeat = true
 		if !h.Again {
 			in.Note(slog.LevelInfo, "asking upstream to repeat held deletions", "held", h.N)
 		}

@@ -64,6 +64,9 @@ func (e Received) step(in *Intake) {
 		in.lastUpdate = in.now
 	}
 	in.touch(e.Live, back)
+	if in.records.Repeated() {
+		in.out.Deleted += in.gate.Repeated()
+	}
 	in.out.Clusters = in.records.Ask()
 }
 

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/types/known/anypb"
@@ -8,6 +9,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/federation"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake/records"
 )
@@ -37,14 +39,63 @@ func TestAKindThatASourceWithoutAStreamTellsNoMoreIsGone(t *testing.T) {
 			t.Errorf("%d ServiceEntries and %d TrafficExtensions are served, want %d and %d", n, made, entries, extensions)
 		}
 	}
-	tell(false, plugin, given(t, "shop/a", nil))
+	tell(false, plugin, given(t, "shop/a"))
 	serves(1, 1)
 	tell(true, plugin) // it has told the ServiceEntry itself: that it can not read a file does not bring that back
 	tell(true, plugin)
 	serves(0, 1) // and nobody but the WasmPlugin tells of its TrafficExtension
 	m.limit(func(l *config.Limits) { l.MaxResources = 2 })
-	tell(false, given(t, "shop/a", nil)) // in the room of what is gone
+	tell(false, given(t, "shop/a")) // in the room of what is gone
 	serves(1, 0)
 	tell(false)
 	serves(0, 0)
+}
+
+// A source that is asked to repeat has repeated a type by one complete answer. Other answers come in parts, and after a push, so
+// that each name counts.
+func TestATypeIsRepeatedByACompleteAnswerOrByAllOfItsNames_C4_C14(t *testing.T) {
+	a, b := entry("shop/a", "a"), entry("shop/b", "b")
+	began := func(more ...fakexds.Resource) *machine {
+		m := newMachine(t, true, config.Provenance{})
+		m.stream()
+		m.part(true, true, append(more, a, b)...)
+		return m
+	}
+	owes := func(m *machine, want int) {
+		t.Helper()
+		if n := len(m.records.Owed()); n != want {
+			t.Errorf("%d types are still to be repeated, want %d", n, want)
+		}
+		m.holds("shop/a=a", "shop/b=b")
+	}
+	m := began(entry("shop/gone", "c"))
+	m.part(true, false, a)
+	m.records.Repeat(false)
+	m.part(true, true, b) // the rest of the answer
+	owes(m, 0)
+	m.records.Repeat(false)
+	m.part(true, false, a)
+	owes(m, 1)
+	m.part(true, true, b)
+	owes(m, 0)
+
+	m = began()
+	m.records.Repeat(false)
+	m.part(false, false, a)
+	owes(m, 1)
+	m.records.Repeat(true) // a slow server is asked again
+	m.part(false, true, b)
+	owes(m, 0)
+
+	m = began()
+	m.u.Guard.Profile = config.ProfileRegistry
+	m.step(SetPolicy{m.u})
+	gone := m.update(false)
+	gone.Removed = slices.Values([][]byte{[]byte("shop/b")})
+	m.step(Received{Updates: []records.Update{gone}})
+	m.records.Repeat(false)
+	m.part(false, true, a)
+	if n := len(m.records.Owed()); n > 0 {
+		t.Error("a service is awaited that the registry has told to be gone, and that is kept")
+	}
 }

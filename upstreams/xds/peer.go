@@ -75,7 +75,7 @@ func (s *Source) openStream(state adsclient.State) {
 	st := &s.st
 	s.types, s.relay, s.server = subscriptions(s.cfg)(state.Relay), state.Relay, nil
 	s.told, s.untold = trouble.Report{}, ""
-	s.repeating, s.notOffered, s.silence = nil, map[string]bool{}, "" // a new stream answers everything
+	s.silent = nil // a new stream answers everything
 	st.Protocol = string(state.Protocol)
 	scopes := make([]records.Scope, 0, len(s.types))
 	for _, url := range s.types {
@@ -136,7 +136,7 @@ func (s *Source) lose(state adsclient.State) {
 		}
 		st.LastError, s.complained[state.Address] = text, text
 	}
-	st.Protocol, s.repeating = "", nil
+	st.Protocol = ""
 	s.told, s.untold = trouble.Report{}, "" // nobody knows whether it is still so
 	closed := intake.Closed{Denied: next == upstreams.StateDenied, Failed: next == upstreams.StateFailed}
 	if state.Err != nil {

@@ -17,25 +17,19 @@ const ifSilent = "if that is all it has, set xds.partial: true, or import.kinds"
 func (s *Source) HandleSilence(silent []string) (awaited []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	cure := "their resources are served until it answers"
+	s.cure = "their resources are served until it answers"
 	var scopes []records.Scope
 	for _, typeURL := range silent {
 		if scope, err := records.TypeScope(typeURL); err == nil && (scope.Kind == mirror.MeshConfig || sectionOf(s.cfg).Partial) {
 			scopes = append(scopes, scope)
 		} else {
-			awaited, cure = append(awaited, typeURL), ifSilent
+			awaited, s.cure = append(awaited, typeURL), ifSilent
 		}
 	}
 	if len(scopes) > 0 {
 		awaited = append(awaited, s.feed.Tell(intake.Silent{Scopes: scopes}).Awaited...)
 	}
-	for _, typeURL := range silent {
-		s.notOffered[typeURL] = !slices.Contains(awaited, typeURL)
-	}
-	if len(awaited) > 0 {
-		offered := slices.DeleteFunc(slices.Clone(s.types), func(typeURL string) bool { return s.notOffered[typeURL] })
-		s.silence = silentAbout(offered, awaited) + ": " + cure
-	}
+	s.silent = awaited
 	return awaited
 }
 

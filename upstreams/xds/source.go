@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
@@ -72,12 +71,9 @@ type Source struct {
 	update [1]records.Update // reused by HandleResponse
 	// complained has the last logged error of each address.
 	complained map[string]string
-	// repeating has the type URLs that the server was asked to repeat, with the names still
-	// missing. On a SotW stream there are no names: one answer has everything.
-	repeating map[string]sets.Set[string]
-	// notOffered has the types of the present stream that the server does not offer.
-	notOffered map[string]bool
-	silence    string // upstreams.Status.Silence of the present stream
+	// silent are the types of the present stream that the server is silent about and that are awaited. cure is what to do.
+	silent []string
+	cure   string
 	// told is what the server tells on the present stream of problems with its upstreams, untold why that is refused.
 	told   trouble.Report
 	untold string
@@ -249,8 +245,10 @@ func (s *Source) Describe(st *upstreams.Status) {
 	if s.untold != "" {
 		st.Notes = append(st.Notes, "what it tells of its problems is refused: "+s.untold)
 	}
-	if s.silence != "" && s.st.Protocol != "" && !st.InContact {
-		st.Silence, st.Notes = s.silence, append(st.Notes, "it "+s.silence)
+	if len(s.silent) > 0 && s.st.Protocol != "" && !st.InContact {
+		offered := slices.DeleteFunc(slices.Clone(s.types), func(typeURL string) bool { return slices.Contains(st.NotOffered, typeURL) })
+		st.Silence = silentAbout(offered, s.silent) + ": " + s.cure
+		st.Notes = append(st.Notes, "it "+st.Silence)
 	}
 	if n := len(st.NotOffered); n > 0 {
 		st.Notes = append(st.Notes, fmt.Sprintf("types not offered: %d, such as %s", n, st.NotOffered[0]))
@@ -315,7 +313,6 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	if err := fitDelta(scope.Kind, resp); err != nil {
 		return err // HandleState logs it
 	}
-	delete(s.notOffered, resp.TypeURL)
 	// A server has one MeshConfig at most, so each answer is complete.
 	complete := resp.Complete || scope.Kind == mirror.MeshConfig
 	s.update[0] = records.Update{Scope: scope, Complete: complete, Part: resp.Part, Room: resp.Room(), Marks: resp.Marks()}
@@ -336,9 +333,6 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 			"changed", result.Changed, "deleted", result.Deleted, "bytes", resp.Size())
 	}
 	s.want(result.Clusters)
-	if !result.Unread {
-		s.noteRepeated(resp, complete && !resp.Part)
-	}
 	if result.Relist {
 		s.client.Relist()
 	}
@@ -359,6 +353,15 @@ func elementsOf(resp *adsclient.Response) func(int, records.Known) iter.Seq[reco
 		}
 	}
 }
+
+// Repeat implements upstreams.Source.
+func (s *Source) Repeat() (repeats bool) {
+	s.Resync()
+	return true
+}
+
+// Resync implements upstreams.Source.
+func (s *Source) Resync() { s.client.Relist() }
 
 // ResumeVersions implements adsclient.Handler.
 func (s *Source) ResumeVersions(typeURL string) map[string]string {

@@ -62,3 +62,38 @@ func (rs *Records) ReportNotOffered() {
 	rs.notOffered = now
 	rs.tell.Tell(events.Event{Type: events.NotOffered, By: events.ByUpstream, Text: "types not offered: " + cmp.Or(strings.Join(now, ", "), "none"), Command: "relay upstreams " + rs.name})
 }
+
+// Repeat notes that the source is asked to repeat all that it offers. again: it was asked before, and what it has repeated since
+// counts.
+func (rs *Records) Repeat(again bool) {
+	if !rs.open || again && rs.repeating {
+		return
+	}
+	rs.repeating = true
+	for _, sc := range rs.opened {
+		if sc.owed = !sc.silent; sc.parts != nil {
+			continue // the rest of the answer confirms the scope
+		}
+		for _, rec := range sc.byName {
+			rec.generation = unconfirmed
+		}
+	}
+}
+
+// Owed returns the names of the scopes that the source has still to repeat. A complete answer repeats a scope. Other answers come
+// in parts, and after a push: they have repeated it once each of its names has been sent or removed.
+func (rs *Records) Owed() (names []string) {
+	for _, sc := range rs.opened {
+		if sc.owed {
+			names = append(names, sc.Name)
+		}
+	}
+	return names
+}
+
+// Repeated reports, once, that the source has repeated all that it was asked to.
+func (rs *Records) Repeated() bool {
+	done := rs.repeating && len(rs.Owed()) == 0
+	rs.repeating = rs.repeating && !done
+	return done
+}

@@ -2,6 +2,7 @@ package records
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"meshrelay/config"
@@ -62,6 +63,7 @@ type streams struct {
 	open       bool
 	opened     []*scope // that the stream has to answer
 	notOffered []string // names of those that are not offered
+	repeating  bool     // Repeated has not yet returned true
 }
 
 // formers has the last record of each served key without a record. If the source sends such a
@@ -162,8 +164,9 @@ func (rs *Records) TakeNews() bool {
 func (rs *Records) Open(scopes []Scope) {
 	rs.open, rs.opened = true, rs.opened[:0]
 	for _, sc := range rs.scopes {
-		sc.parts, sc.torn, sc.awaited = nil, false, false // of the former stream
+		sc.parts, sc.torn, sc.awaited, sc.owed = nil, false, false, false // of the former stream
 	}
+	rs.repeating = false
 	for _, s := range scopes {
 		_, sc := rs.scope(s)
 		sc.awaited = true
@@ -238,6 +241,9 @@ func (rs *Records) Take(u *Update, unsure bool, out *Result) {
 		rs.replace(k, sc, u, first, unsure, out)
 	} else {
 		rs.patch(k, sc, u, out)
+	}
+	if sc.owed && !out.Unread {
+		sc.owed = u.Part || !u.Complete && sc.hasUnconfirmed()
 	}
 }
 

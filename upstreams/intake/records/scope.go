@@ -48,6 +48,7 @@ type scope struct {
 	awaited    bool // the present stream has still to answer the scope
 	answered   bool // the present source has answered the scope
 	silent     bool // the present source does not offer the scope
+	owed       bool // the source is asked to repeat the scope, and has not yet
 	byName     map[string]*record
 	groups     groups         // of the marks of the records
 	marked     int            // number of records with a mark
@@ -65,7 +66,7 @@ type scope struct {
 	moreRefused int
 }
 
-// unconfirmed is the generation of records that the present source has not sent.
+// unconfirmed is the generation of records that the present source has not sent, or has still to repeat.
 const unconfirmed = 0
 
 // kind returns the entry of a kind, and makes one if there is none.
@@ -219,8 +220,17 @@ func (rs *Records) dropUnopened(k *kind) {
 
 // HasUnconfirmed reports whether the present source has not sent some of the records.
 func (rs *Records) HasUnconfirmed() bool {
-	for _, rec := range rs.all() {
-		if rec.generation == unconfirmed {
+	for _, sc := range rs.scopes {
+		if sc.hasUnconfirmed() {
+			return true
+		}
+	}
+	return false
+}
+
+func (sc *scope) hasUnconfirmed() bool {
+	for _, rec := range sc.byName {
+		if rec.generation == unconfirmed && rec.kept == 0 {
 			return true
 		}
 	}
