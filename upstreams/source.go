@@ -59,8 +59,8 @@ type Feed interface {
 	// Versions returns the names of a scope, with the versions that the source gave them. A stream resumes
 	// with them. The version is empty for a name that the source must send again.
 	Versions(scope records.Scope) map[string]string
-	// Holds reports whether the intake has accepted an element of this name, digest and size with Decode. It
-	// would not decode such an element again.
+	// Holds reports whether the intake has accepted an element of this name, digest and size. The source need not decode
+	// it again, and tells it as unchanged.
 	Holds(scope records.Scope, name string, digest xxh3.Uint128, size int) bool
 	// Keep adds n, which may be negative, to the bytes that the source itself keeps. It reports whether all that is
 	// kept of the upstream fits limits.maxBytes. A new source begins with 0.

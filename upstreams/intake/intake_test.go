@@ -216,17 +216,8 @@ func TestPanicOverAnObjectOfAFileCostsThatObject(t *testing.T) {
 	tell := func(hosts ...string) records.Result {
 		t.Helper()
 		scope := records.KindScope(federation.ServiceEntry)
-		return m.step(Received{Live: true, Updates: []records.Update{{Scope: scope, Complete: true, Elements: each(func(yield func(records.Element) bool) {
-			for i, host := range hosts {
-				r, err := mirror.Decode(federation.ServiceEntry, raw(t, entry([]string{"shop/a", "shop/bad"}[i], host)), "east")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !yield(records.Element{Resource: r}) {
-					return
-				}
-			}
-		})}}}).Result
+		return m.step(Received{Live: true, Updates: []records.Update{{Scope: scope, Complete: true, Elements: records.Resources(
+			decoded(t, "shop/a", hosts[0], 0).Resource, decoded(t, "shop/bad", hosts[1], 0).Resource)}}}).Result
 	}
 	tell("a1", "b1")
 	m.holds("shop/a=a1", "shop/bad=b1")
@@ -243,27 +234,41 @@ func TestPanicOverAnObjectOfAFileCostsThatObject(t *testing.T) {
 	}
 }
 
-// TestWhatHoldsIsNotDecodedAgain: Holds is true of what the next answer would not decode, and of nothing else.
-func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
+// decoded returns an element with a ServiceEntry that the source has decoded. Its digest is of the host.
+func decoded(t *testing.T, name, host string, size int) records.Element {
+	t.Helper()
+	r, err := mirror.Decode(federation.ServiceEntry, raw(t, entry(name, host)), "east")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records.Element{Name: []byte(name), Size: size, Digest: xxh3.HashString128(host), Resource: r}
+}
+
+// TestWhatHoldsMayBeUnchanged: Holds is true of an element that may come as unchanged, and of nothing else. One that comes so all
+// the same has the source list again.
+func TestWhatHoldsMayBeUnchanged(t *testing.T) {
 	m := newMachine(t, false, config.Provenance{})
-	scope, decoded := records.KindScope(federation.ServiceEntry), 0
+	scope := records.KindScope(federation.ServiceEntry)
+	step := func(el records.Element) records.Result {
+		t.Helper()
+		return m.step(Received{Live: true, Updates: []records.Update{{Scope: scope, Complete: true, Elements: each(func(yield func(records.Element) bool) { yield(el) })}}}).Result
+	}
 	tell := func(host string, size int) (was bool) {
 		t.Helper()
-		digest := xxh3.HashString128(host)
-		was = m.records.Holds(scope, "shop/a", digest, size)
-		before := decoded
-		m.step(Received{Live: true, Updates: []records.Update{{Scope: scope, Complete: true, Elements: each(func(yield func(records.Element) bool) {
-			yield(records.Element{Name: []byte("shop/a"), Size: size, Digest: digest, Decode: func() (*mirror.Resource, bool, error) {
-				decoded++
-				if host == "bad" {
-					return nil, false, errors.New("it is bad")
-				}
-				r, err := mirror.Decode(federation.ServiceEntry, raw(t, entry("shop/a", host)), "east")
-				return r, false, err
-			}})
-		})}}})
-		if again := decoded > before; again == was {
-			t.Errorf("%s: held is %t, and it was decoded: %t", host, was, again)
+		el := decoded(t, "shop/a", host, size)
+		was = m.records.Holds(scope, "shop/a", el.Digest, size)
+		switch before := len(m.store.List(federation.ServiceEntry, "")); {
+		case host == "bad":
+			el.Resource, el.Err = nil, errors.New("it is bad")
+		default:
+			unchanged := el
+			unchanged.Resource = nil
+			if out := step(unchanged); out.Relist == was || (out.RefusedTotal == 0) != was || len(m.store.List(federation.ServiceEntry, "")) != before {
+				t.Errorf("%s: held is %t, and it came as unchanged: %+v", host, was, out)
+			}
+		}
+		if out := step(el); out.Relist {
+			t.Errorf("%s: %+v", host, out)
 		}
 		return was
 	}
@@ -289,21 +294,23 @@ func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 // TestWhatLacksFieldsIsDecodedOnceByTheNextSource: only the decoder can tell of the fields. It is no change.
 func TestWhatLacksFieldsIsDecodedOnceByTheNextSource(t *testing.T) {
 	m := newMachine(t, false, config.Provenance{})
-	var decoded []string
 	tell := func(want ...string) {
 		t.Helper()
-		decoded = nil
-		out := m.step(Received{Live: true, Updates: []records.Update{{Scope: records.KindScope(federation.ServiceEntry), Complete: true, Elements: each(func(yield func(records.Element) bool) {
-			for _, name := range []string{"shop/a", "shop/b"} {
-				yield(records.Element{Name: []byte(name), Size: 100, Digest: xxh3.HashString128(name), Decode: func() (*mirror.Resource, bool, error) {
-					decoded = append(decoded, name)
-					r, err := mirror.Decode(federation.ServiceEntry, raw(t, entry(name, "a.x")), "east")
-					return r, name == "shop/b", err
-				}})
+		var all []records.Element
+		var again []string
+		scope := records.KindScope(federation.ServiceEntry)
+		for _, name := range []string{"shop/a", "shop/b"} {
+			el := decoded(t, name, "a.x", 100)
+			if el.Lacks = name == "shop/b"; m.records.Holds(scope, name, el.Digest, el.Size) {
+				el = records.Element{Name: el.Name, Size: el.Size, Digest: el.Digest}
+			} else {
+				again = append(again, name)
 			}
-		})}}})
-		if !slices.Equal(decoded, want) {
-			t.Errorf("decoded %q, want %q", decoded, want)
+			all = append(all, el)
+		}
+		out := m.step(Received{Live: true, Updates: []records.Update{{Scope: scope, Complete: true, Elements: each(slices.Values(all))}}})
+		if !slices.Equal(again, want) || out.RefusedTotal > 0 {
+			t.Errorf("decoded %q, want %q, refused: %v", again, want, out.Refused)
 		}
 		if len(want) < 2 && out.Changed > 0 {
 			t.Errorf("%d have changed", out.Changed)
@@ -400,7 +407,7 @@ func TestNamesWithoutContentCountTowardsTheLimits(t *testing.T) {
 		for i := range 1000 {
 			name := fmt.Sprintf("shop/%0200d", i)
 			out := m.step(Received{Updates: []records.Update{{Scope: sc, Elements: each(func(yield func(records.Element) bool) {
-				yield(records.Element{Name: []byte(name), Version: bytes.Repeat([]byte("1"), 500), Size: 10, Digest: xxh3.HashString128(name), Decode: func() (*mirror.Resource, bool, error) { return nil, false, err }})
+				yield(records.Element{Name: []byte(name), Version: bytes.Repeat([]byte("1"), 500), Size: 10, Digest: xxh3.HashString128(name), Err: err})
 			})}}})
 			refused += out.RefusedTotal
 			if n := m.records.Size(); n > 40_000+40_000/8+1400 { // refused names, and one record

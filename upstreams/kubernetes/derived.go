@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 
@@ -180,7 +179,7 @@ func (g *derived) forget(kind mirror.Kind, name objectName) {
 // source, whose state may be half changed.
 func (g *derived) take(kind mirror.Kind, o *object.Object) error {
 	set, err := panics.Value(func() (func(), error) { return g.maker.decode(kind, o) })
-	if p := (*panics.Panic)(nil); errors.As(err, &p) {
+	if p, is := errors.AsType[*panics.Panic](err); is {
 		g.feed.Tell(intake.Panicked{What: kind.Kind + " " + o.FullName(), Panic: p})
 		return fmt.Errorf("%s %s: %w", kind.Kind, o.FullName(), p)
 	}
@@ -279,28 +278,31 @@ func (g *derived) Changes(part bool) []records.Update {
 	return updates
 }
 
-// updates returns outputs as an update for each kind.
+// updates returns outputs as an update for each kind. It makes those that the intake does not hold.
 func (g *derived) updates(all []output) []records.Update {
-	present, gone := map[mirror.Kind][]output{}, map[mirror.Kind][]string{}
-	for _, out := range all {
-		if kind := out.key.Kind; out.make == nil {
-			gone[kind] = append(gone[kind], out.key.FullName())
-		} else {
-			present[kind] = append(present[kind], out)
-		}
-	}
 	updates := make([]records.Update, len(g.outputs))
 	for i, kind := range g.outputs {
-		updates[i] = records.Update{Scope: records.DerivedScope(kind), Elements: elementsOf(present[kind]), Room: len(present[kind]), Removed: ledger.Names(gone[kind])}
+		var present []records.Element
+		var gone []string
+		scope := records.DerivedScope(kind)
+		for _, out := range all {
+			switch name := out.key.FullName(); {
+			case out.key.Kind != kind:
+			case out.make == nil:
+				gone = append(gone, name)
+			default:
+				var r *mirror.Resource
+				var err error
+				if !g.feed.Holds(scope, name, out.digest, out.size) {
+					r, err = panics.Value(out.make)
+				}
+				present = append(present, ledger.ElementOf(name, out.digest, out.size, r, err))
+			}
+		}
+		each := records.Elements(present, func(el records.Element) records.Element { return el })
+		updates[i] = records.Update{Scope: scope, Elements: each, Room: len(present), Removed: ledger.Names(gone)}
 	}
 	return updates
-}
-
-func elementsOf(all []output) func(int, records.Known) iter.Seq[records.Element] {
-	return records.Elements(all, func(out output) records.Element {
-		made := func() (r *mirror.Resource, lacks bool, err error) { r, err = out.make(); return r, false, err }
-		return records.Element{Name: []byte(out.key.FullName()), Size: out.size, Digest: out.digest, Decode: made}
-	})
 }
 
 // problems returns the first problems of inputs and outputs, and the number of all. Nobody may change the list.

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -11,7 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/zeebo/xxh3"
+	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/panics"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -371,6 +374,33 @@ func TestInputsOfIngressesAreBounded_K7(t *testing.T) {
 	g.retain(serviceKind, func(objectName) bool { return false })
 	if feed.kept != 0 {
 		t.Errorf("%d bytes of nothing", feed.kept)
+	}
+}
+
+// What the intake holds is not made again, and what can not be made is refused alone.
+func TestOutputsAreMadeUnlessTheyAreHeld_K13(t *testing.T) {
+	feed := &script{held: map[string]xxh3.Uint128{"derived/networking.istio.io/Gateway shop/held": xxh3.HashString128("held")}}
+	g := newIngresses("east", *Ingress{Mode: "default"}.options(""), feed)
+	of := func(name string, make func() (*mirror.Resource, error)) output {
+		return output{key: mirror.Key{Kind: gatewayKind, Namespace: "shop", Name: name}, digest: xxh3.HashString128(name), size: 10, make: make}
+	}
+	wrong := errors.New("wrong")
+	updates := g.updates([]output{
+		of("held", func() (*mirror.Resource, error) { t.Error("what is held is made"); return nil, nil }),
+		of("made", func() (*mirror.Resource, error) {
+			return made(mirror.Spec{Key: mirror.Key{Kind: gatewayKind, Namespace: "shop", Name: "made"}, Source: "east"}, &networking.Gateway{})
+		}),
+		of("wrong", func() (*mirror.Resource, error) { return nil, wrong }),
+		of("bad", func() (*mirror.Resource, error) { panic("over it") }),
+		of("gone", nil),
+	})
+	var got []string
+	for el := range updates[0].Elements(0, nil) {
+		got = append(got, fmt.Sprintf("%s %t %t %t", el.Name, el.Resource != nil, errors.Is(el.Err, wrong), errors.As(el.Err, new(*panics.Panic))))
+	}
+	want := []string{"shop/held false false false", "shop/made true false false", "shop/wrong false true false", "shop/bad false false true"}
+	if gone := slices.Collect(updates[0].Removed); !slices.Equal(got, want) || len(gone) != 1 || string(gone[0]) != "shop/gone" {
+		t.Errorf("%q, want %q, gone: %q", got, want, gone)
 	}
 }
 

@@ -33,7 +33,7 @@ type converter struct {
 // the content.
 func (c *converter) convert(o *object.Object) {
 	m := &object.Made{Digest: c.digest(o), Size: o.Size()}
-	if m.Held = c.holds(o.FullName(), m.Digest, m.Size); !m.Held {
+	if !c.holds(o.FullName(), m.Digest, m.Size) {
 		m.Resource, m.Err = panics.Value(func() (*mirror.Resource, error) { return c.make(o, m) })
 		if len(m.Unknown) > 0 {
 			c.unknown(o, m.Unknown)

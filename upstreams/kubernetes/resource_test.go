@@ -68,7 +68,7 @@ func TestWhatIsMirroredIsNotHeldTwiceWhileItIsListedAnew_K7(t *testing.T) {
 	}
 	feed.held["networking.istio.io/ServiceEntry team/service-000001"] = first.Made.Digest
 	again := read()
-	if m := again.Made; !m.Held || m.Resource != nil || again.Spec != nil || again.Status != nil || again.Labels != nil || again.Annotations != nil {
+	if m := again.Made; m.Err != nil || m.Resource != nil || again.Spec != nil || again.Status != nil || again.Labels != nil || again.Annotations != nil {
 		t.Errorf("it is held twice: %+v", again)
 	}
 	if again.Made.Digest != first.Made.Digest || again.Size() != first.Size() || again.FullName() != first.FullName() || again.ResourceVersion == "" {

@@ -23,22 +23,29 @@ type Scope struct {
 	Rank int
 }
 
-// Element is one resource of a source: encoded (Raw), decoded (Resource), or in a form that only
-// the source reads (Decode). Its bytes are valid until the next element.
+// Element is what a source says of one resource. It is one of five:
+//   - bytes: Raw, or Head alone if they are more than the limit;
+//   - a resource;
+//   - left out: Err is a LeftOutError;
+//   - refused: Err is any other error, also a panic of what has decoded it;
+//   - unchanged: Records.Holds is true of it. If its content is gone by now, Result.Relist is set.
+//
+// Its bytes are valid until the next element.
 type Element struct {
-	// Raw is an encoded google.protobuf.Any, nil if it is larger than the limit. Head then has the
-	// short fields of the message, and Size the length of the whole.
-	Raw, Head     []byte
-	Size          int
-	Name, Version []byte           // from the protocol, in addition to Raw, if it has them
-	Resource      *mirror.Resource // without a stamp, instead of Raw
-	// Mark is the mark of Raw: see Update.Marks.
-	Mark uint64
-	// Decode is set instead of Raw, for a source with its own encoding. It returns the resource without a
-	// stamp, or a LeftOutError. The intake calls it if Digest differs from that of the accepted content. It
-	// also calls it once for each new source if lacks was set: lacks means that fields of the content are
-	// left out. With Decode, Name is the name, and Size about the size of the resource.
-	Decode func() (r *mirror.Resource, lacks bool, err error)
+	// Raw is an encoded google.protobuf.Any. Head has the short fields of one that is too large.
+	Raw, Head []byte
+	Mark      uint64 // of Raw: see Update.Marks
+
+	Resource *mirror.Resource // without a stamp
+	Way      mirror.Way       // of Resource, if its author may have copied it from a relay
+	Lacks    bool             // fields of the content are not in Resource: the next source decodes it again
+	Err      error
+
+	// Name and Version are those of the protocol; with Raw, it need not have them.
+	Name, Version []byte
+	// Size is the length of Raw, or about that of the resource.
+	Size int
+	// Digest is that of the content in the source's own encoding; zero for bytes.
 	Digest xxh3.Uint128
 }
 
@@ -66,8 +73,7 @@ type Update struct {
 // Known reports whether a resource with this mark and size is known. A nil Known knows none.
 type Known func(mark uint64, size int) bool
 
-// LeftOutError is the error of Element.Decode for a resource that the source leaves out. Without a Reason, its workload is
-// unhealthy.
+// LeftOutError is the error of a resource that the source leaves out. Without a Reason, its workload is unhealthy.
 type LeftOutError struct{ Reason, Detail string }
 
 // Error implements error.
@@ -75,7 +81,12 @@ func (o *LeftOutError) Error() string { return o.Detail }
 
 // Resources returns decoded resources as Update.Elements.
 func Resources(all ...*mirror.Resource) func(int, Known) iter.Seq[Element] {
-	return Elements(all, func(r *mirror.Resource) Element { return Element{Resource: r} })
+	var text []byte
+	return Elements(all, func(r *mirror.Resource) Element {
+		text = append(append(text[:0], r.FullName()...), r.SourceVersion()...)
+		n := len(r.FullName())
+		return Element{Resource: r, Name: text[:n], Version: text[n:], Size: len(r.DeltaEntry()), Digest: hashOf(r.Digest())}
+	})
 }
 
 // Elements returns what element makes of each of all as Update.Elements.
@@ -97,8 +108,8 @@ type Result struct {
 	// deleted, and Deleted those that are no longer served.
 	Changed, Gone, Deleted int
 	Unread                 bool // some elements have no readable name
-	// Relist: there may now be room for elements of earlier parts of a complete answer. The source
-	// should send everything again.
+	// Relist: the source should send everything again. There may now be room for elements of earlier parts of a
+	// complete answer, or the content of an unchanged element is gone.
 	Relist bool
 	// Refused has the refused resources, at most maxNamed. RefusedTotal counts all.
 	Refused      []Refusal
@@ -139,44 +150,27 @@ func (r *Result) Err() error {
 	return errors.Join(errs...)
 }
 
-func (el Element) peek() []byte {
+func (el *Element) isBytes() bool { return el.Digest == xxh3.Uint128{} }
+
+func (el *Element) peek() []byte {
 	if el.Head != nil {
 		return el.Head
 	}
 	return el.Raw
 }
 
-func (el Element) hash() xxh3.Uint128 {
-	switch {
-	case el.Resource != nil:
-		return hashOf(el.Resource.Digest())
-	case el.Decode != nil:
-		return el.Digest
+func (el *Element) hash() xxh3.Uint128 {
+	if el.isBytes() {
+		return xxh3.Hash128(el.Raw)
 	}
-	return xxh3.Hash128(el.Raw)
+	return el.Digest
 }
 
-func (el Element) size() int {
-	if el.Resource != nil {
-		return len(el.Resource.DeltaEntry())
-	}
-	return max(el.Size, len(el.Raw))
-}
-
-func (el Element) version() []byte {
-	if el.Resource != nil {
-		return []byte(el.Resource.SourceVersion())
-	}
-	return el.Version
-}
+func (el *Element) size() int { return max(el.Size, len(el.Raw)) }
 
 // peekName returns the name of an element. An empty name is an error: it may be the rest of any.
-func (rs *Records) peekName(kind mirror.Kind, el Element) ([]byte, error) {
-	if el.Resource != nil {
-		rs.nameBuffer = append(rs.nameBuffer[:0], el.Resource.FullName()...)
-		return rs.nameBuffer, nil
-	}
-	if el.Decode != nil {
+func peekName(kind mirror.Kind, el *Element) ([]byte, error) {
+	if !el.isBytes() {
 		return el.Name, nil
 	}
 	name, err := mirror.PeekName(kind, el.peek())

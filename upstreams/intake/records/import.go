@@ -23,9 +23,7 @@ func (rs *Records) importRecord(sc *scope, rec *record, r *mirror.Resource, way 
 	defer func() { rs.parents = rs.parents || r.Kind() == federation.ServiceEntry && had != (rec.resource != nil) }()
 	r, why, held, siblings, err := rs.judge(sc, rec, r, way)
 	if why != imported {
-		rs.detach(sc, rec)
-		sc.setLeftOut(rec, why)
-		rec.resource, rec.original = nil, nil
+		rs.leaveOut(sc, rec, why)
 		reason := filter.Reason(why.Value().reason)
 		if reason == filter.ReasonRoot || reason == filter.ReasonHosts && rec.child {
 			rec.original = r // it may pass with another root namespace, or with its parents
@@ -58,6 +56,15 @@ func (rs *Records) importRecord(sc *scope, rec *record, r *mirror.Resource, way 
 		rec.original = r
 	}
 	return true, nil
+}
+
+// leaveOut notes that a record is left out. It reports whether it had content.
+func (rs *Records) leaveOut(sc *scope, rec *record, why leftOut) (had bool) {
+	had = rec.resource != nil
+	rs.detach(sc, rec)
+	sc.setLeftOut(rec, why)
+	rec.resource, rec.original = nil, nil
+	return had
 }
 
 // judge returns what is believed of a resource, and why it is left out, or the content of its record and its siblings. A panic
@@ -117,7 +124,7 @@ var (
 
 // room returns an error if an element exceeds the limits. The held content of the name stays. rec is nil for
 // a new name.
-func (rs *Records) room(sc *scope, rec *record, name []byte, el Element) error {
+func (rs *Records) room(sc *scope, rec *record, name []byte, el *Element) error {
 	l, size := rs.limits, el.size()
 	if len(name) > maxKeptName {
 		return fmt.Errorf("the name has %d characters: want %d at most", len(name), maxKeptName)
@@ -125,7 +132,7 @@ func (rs *Records) room(sc *scope, rec *record, name []byte, el Element) error {
 	if rs.tooLarge(size) {
 		return fmt.Errorf(overLimit+"%d bytes, and a resource may have %d", size, l.MaxResourceBytes)
 	}
-	held, needed := load{}, recordBytes+len(name)+len(el.version())+size
+	held, needed := load{}, recordBytes+len(name)+len(el.Version)+size
 	if rec != nil {
 		held = rec.load(len(name))
 	}
@@ -162,5 +169,3 @@ func (rs *Records) roomBesideHeld(kind mirror.Kind, name string, size int) error
 	}
 	return nil
 }
-
-// twin returns the resource that another scope of the kind has made from the same bytes, or nil. A server may

@@ -122,7 +122,7 @@ func (rs *Records) repeated(sc *scope, u *Update) *same {
 // their order decides which counts.
 func (rs *Records) repeatsName(sc *scope, u *Update, s *same) bool {
 	for el := range rs.elements(u, s) {
-		name, err := rs.peekName(sc.Kind, el)
+		name, err := peekName(sc.Kind, &el)
 		if rec := sc.byName[string(name)]; err == nil && rec != nil && s.has(rec.mark) {
 			return true
 		}

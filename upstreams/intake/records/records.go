@@ -38,8 +38,7 @@ type Records struct {
 	discovery *discovery
 	tell      Teller
 
-	panics     uint64
-	nameBuffer []byte // reused by peekName
+	panics uint64
 	// Fault is a hook of tests that panics.
 	Fault func(*mirror.Resource)
 }

@@ -286,7 +286,7 @@ func (rs *Records) Versions(scope Scope) map[string]string {
 	return out
 }
 
-// Holds reports whether the accepted content of a name has this digest and size (Element.Decode).
+// Holds reports whether the accepted content of a name has this digest and size (Element.Digest).
 func (rs *Records) Holds(scope Scope, name string, digest xxh3.Uint128, size int) bool {
 	sc := rs.scopes[scope.Name]
 	if sc == nil {

@@ -17,6 +17,7 @@ var (
 	errDuplicate = errors.New("the name comes twice in one response; the first is kept")
 	errNoName    = errors.New("the element has no name")
 	errNoMCP     = errors.New("the element is not an istio.mcp.v1alpha1.Resource")
+	errLetGo     = errors.New("its content was removed while its kind was listed: the relay lists the kind again")
 )
 
 // unnamedElement names refused elements without a readable name.
@@ -147,7 +148,7 @@ func (rs *Records) takeElements(sc *scope, u *Update, same *same, only []int32, 
 		if el.Mark = rs.mark(el.Mark, el.size()); !u.Complete {
 			el.Mark = 0
 		}
-		name, rec, err := rs.find(sc, u, el)
+		name, rec, err := rs.find(sc, u, &el)
 		switch {
 		case err != nil:
 			t.unnamed++
@@ -160,7 +161,7 @@ func (rs *Records) takeElements(sc *scope, u *Update, same *same, only []int32, 
 			t.seen++
 			rec.generation = sc.generation
 			rs.bytes -= len(rec.version)
-			rec.setVersion(el.version()) // an istiod's delta stream repeats everything on each push
+			rec.setVersion(el.Version) // an istiod's delta stream repeats everything on each push
 			rs.bytes += len(rec.version)
 			sc.setMark(rec, el.Mark)
 			if len(sc.refused) > 0 {
@@ -168,10 +169,10 @@ func (rs *Records) takeElements(sc *scope, u *Update, same *same, only []int32, 
 			}
 			continue
 		}
-		err = rs.room(sc, rec, name, el)
+		err = rs.room(sc, rec, name, &el)
 		if errors.Is(err, errFull) && rs.makeRoom(string(name)) {
 			rec = sc.byName[string(name)]
-			err = rs.room(sc, rec, name, el)
+			err = rs.room(sc, rec, name, &el)
 		}
 		if err != nil {
 			if back := (&record{}); rec == nil && rs.tooLarge(el.size()) && rs.revive(back, sc.Kind, string(name)) {
@@ -193,7 +194,7 @@ func (rs *Records) takeElements(sc *scope, u *Update, same *same, only []int32, 
 			continue
 		}
 		t.seen++
-		if full, differs := rs.takeElement(sc, rec, name, el, out); differs {
+		if full, differs := rs.takeElement(sc, rec, name, &el, out); differs {
 			changed = append(changed, full)
 		}
 	}
@@ -202,11 +203,11 @@ func (rs *Records) takeElements(sc *scope, u *Update, same *same, only []int32, 
 }
 
 // find returns the name of an element, and the record of that name or nil.
-func (rs *Records) find(sc *scope, u *Update, el Element) (name []byte, rec *record, err error) {
-	name, err = rs.peekName(sc.Kind, el)
+func (rs *Records) find(sc *scope, u *Update, el *Element) (name []byte, rec *record, err error) {
+	name, err = peekName(sc.Kind, el)
 	rec = sc.byName[string(name)]
 	switch {
-	case err != nil || el.Resource != nil || el.Decode != nil || sc.Kind == mirror.MeshConfig:
+	case err != nil || !el.isBytes() || sc.Kind == mirror.MeshConfig:
 	case u.Complete:
 		if rec == nil && !IsMCP(el.peek()) {
 			err = errNoMCP // its name may be wrong, too
@@ -224,7 +225,7 @@ func (rs *Records) isAsItWas(rec *record, hash xxh3.Uint128, size int) bool {
 
 // takeElement applies one new or changed element. rec is nil for a new name. It returns the name,
 // and whether the content of the record changed.
-func (rs *Records) takeElement(sc *scope, rec *record, name []byte, el Element, out *Result) (full string, differs bool) {
+func (rs *Records) takeElement(sc *scope, rec *record, name []byte, el *Element, out *Result) (full string, differs bool) {
 	if rec != nil {
 		rec.generation = sc.generation
 		if len(sc.refused) > 0 {
@@ -245,7 +246,7 @@ func (rs *Records) takeElement(sc *scope, rec *record, name []byte, el Element, 
 
 // accept applies a new or changed element and reports whether the content of the record changed.
 // After an error or a panic, the last good content stays, also if its deletion waits.
-func (rs *Records) accept(sc *scope, rec *record, name string, el Element, out *Result) bool {
+func (rs *Records) accept(sc *scope, rec *record, name string, el *Element, out *Result) bool {
 	was, before := rec.resource, load{}
 	if sc.byName[name] == rec {
 		before = rec.load(len(name))
@@ -254,8 +255,8 @@ func (rs *Records) accept(sc *scope, rec *record, name string, el Element, out *
 	rec.hash, rec.relayed = el.hash(), rs.believe
 	rs.endKeep(sc, rec)
 	sc.setMark(rec, el.Mark)
-	rec.setVersion(el.version())
-	differs, err := rs.decode(sc, rec, name, el)
+	rec.setVersion(el.Version)
+	differs, err := rs.decode(sc, rec, name, el, out)
 	if err == nil {
 		if rec.resource == nil || !rec.resource.Equal(was) {
 			rec.at = seconds(rs.now)
@@ -269,65 +270,45 @@ func (rs *Records) accept(sc *scope, rec *record, name string, el Element, out *
 }
 
 // decode sets the content of a record from an element, or returns the mistake in the element.
-func (rs *Records) decode(sc *scope, rec *record, name string, el Element) (differs bool, err error) {
+func (rs *Records) decode(sc *scope, rec *record, name string, el *Element, out *Result) (differs bool, err error) {
 	stamp := rs.rules.stamp
 	if rs.believe {
 		stamp = rs.rules.relayStamp
 	}
-	if el.Resource != nil {
-		return rs.importRecord(sc, rec, el.Resource.Stamped(stamp), mirror.Way{})
+	r, way := el.Resource, el.Way
+	switch left, is := errors.AsType[*LeftOutError](el.Err); {
+	case is:
+		return rs.leaveOut(sc, rec, leftOutBy(cmp.Or(left.Reason, reasonUnhealthy), left.Detail)), nil
+	case el.Err != nil:
+		err = el.Err
+	case r != nil:
+		if why := rs.rules.passed(way, true); why != imported {
+			return rs.leaveOut(sc, rec, why), nil
+		}
+		r, way, rec.lacks = r.Stamped(stamp), mirror.Way{}, el.Lacks
+	case !el.isBytes():
+		out.Relist, err = true, errLetGo
+	default:
+		if r = rs.twin(sc, rec, name); r != nil {
+			return rs.importRecord(sc, rec, r, way)
+		}
+		if p := panics.Try(func() { r, way, err = mirror.DecodeStamped(sc.Kind, el.Raw, rs.name, stamp) }); p != nil {
+			err = p
+		}
 	}
-	if el.Decode != nil {
-		return rs.decodeObject(sc, rec, name, el.Decode, stamp)
-	}
-	if r := rs.twin(sc, rec, name); r != nil {
-		return rs.importRecord(sc, rec, r, mirror.Way{})
-	}
-	var r *mirror.Resource
-	var way mirror.Way
-	if p := panics.Try(func() { r, way, err = mirror.DecodeStamped(sc.Kind, el.Raw, rs.name, stamp) }); p != nil {
+	if p, is := errors.AsType[*panics.Panic](err); is {
 		err = rs.Panicked(name, p)
 	}
 	if err != nil {
 		return false, err
 	}
 	if rec.version == r.SourceVersion() {
-		rec.version = r.SourceVersion() // a relay gives both the same: share one string
+		rec.version = r.SourceVersion() // share one string
 	}
 	return rs.importRecord(sc, rec, r, way)
 }
 
-// decodeObject sets the content of a record from Element.Decode. The author of the object may have
-// copied it from a relay, with its path.
-func (rs *Records) decodeObject(sc *scope, rec *record, name string, decode func() (*mirror.Resource, bool, error), stamp *mirror.Stamp) (differs bool, err error) {
-	why := imported
-	var r *mirror.Resource
-	lacks := false
-	if p := panics.Try(func() { r, lacks, err = decode() }); p != nil {
-		err = rs.Panicked(name, p)
-	}
-	if left := (*LeftOutError)(nil); errors.As(err, &left) {
-		why, err = leftOutBy(cmp.Or(left.Reason, reasonUnhealthy), left.Detail), nil
-	} else if err == nil {
-		why = rs.rules.passed(mirror.Way{Path: r.Provenance().Path}, true)
-	}
-	switch {
-	case err != nil:
-		return false, err
-	case why == imported:
-		if rec.version == r.SourceVersion() {
-			rec.version = r.SourceVersion() // share one string
-		}
-		rec.lacks = lacks
-		return rs.importRecord(sc, rec, r.Stamped(stamp), mirror.Way{})
-	}
-	differs = rec.resource != nil
-	rs.detach(sc, rec)
-	sc.setLeftOut(rec, why)
-	rec.resource, rec.original = nil, nil
-	return differs, nil
-}
-
+// twin returns the resource that another scope of the kind has made from the same bytes, or nil. A server may
 // send the same bytes for each version of a kind. They need no second check by the rules.
 func (rs *Records) twin(sc *scope, rec *record, name string) *mirror.Resource {
 	for _, other := range rs.kind(sc.Kind).scopes {

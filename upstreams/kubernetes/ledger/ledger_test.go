@@ -197,15 +197,6 @@ func TestANamespaceThatCanNotBeUsedIsRefusedByName_K9(t *testing.T) {
 	}
 }
 
-// The intake asks for the content of an object that it held when the object came, if it has gone meanwhile.
-func TestContentThatHasGoneMeanwhileIsListedAnew_K7(t *testing.T) {
-	relists := 0
-	e := &Entry{Kind: serviceEntry, Relist: func() { relists++ }}
-	if _, _, err := e.resource(&object.Made{Held: true}); !errors.Is(err, errLetGo) || relists != 1 {
-		t.Errorf("%v, and %d lists, want %v", err, relists, errLetGo)
-	}
-}
-
 // Events of ever new namespaces that are not selected take no memory: the notes of an entry have 2 KiB.
 func TestNamespacesWithSkippedObjectsAreNotedUpToABound_K14(t *testing.T) {
 	l := New([]mirror.Kind{serviceEntry}, &script{}, NewSelection([]string{"mesh=on"}))

@@ -1,12 +1,12 @@
 package ledger
 
 import (
-	"errors"
 	"iter"
 	"slices"
 	"strings"
 
-	"meshrelay/internal/panics"
+	"github.com/zeebo/xxh3"
+
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/intake/records"
@@ -56,7 +56,7 @@ func (l *Ledger) Put(e *Entry, o *object.Object) (results []records.Result) {
 		return nil
 	}
 	if l.Mirrors(e.Kind) {
-		results = l.tell([]records.Update{{Scope: records.KindScope(e.Kind), Elements: e.elements(some), Part: l.awaits(e.Kind)}})
+		results = l.tell([]records.Update{{Scope: records.KindScope(e.Kind), Elements: elementsOf(some), Part: l.awaits(e.Kind)}})
 	}
 	for _, d := range l.taking(e.Kind) {
 		err := d.Set(e.Kind, o)
@@ -111,7 +111,7 @@ func (l *Ledger) replace(e *Entry, all []*object.Object) (results []records.Resu
 	for first := true; first || len(all) > 0; first = false {
 		some := all[:min(chunk, len(all))]
 		all = all[len(some):]
-		u := records.Update{Scope: records.KindScope(e.Kind), Elements: e.elements(some), Room: len(some) + len(all)}
+		u := records.Update{Scope: records.KindScope(e.Kind), Elements: elementsOf(some), Room: len(some) + len(all)}
 		if e.Namespace == "" {
 			u.Complete, u.Part = true, len(all) > 0
 		} else if u.Part = len(all) > 0 || l.awaits(e.Kind); len(all) == 0 && len(gone) > 0 {
@@ -153,30 +153,23 @@ func (l *Ledger) having(kind mirror.Kind, is func(namespace, full string) bool) 
 	return all
 }
 
-// errLetGo is the error of an object without content, because the intake held the content when the object
-// came, and no longer holds it.
-var errLetGo = errors.New("its content was removed while its kind was listed: the relay lists the kind again")
-
-// elements returns prepared objects as elements of an update.
-func (e *Entry) elements(all []*object.Object) func(int, records.Known) iter.Seq[records.Element] {
+// elementsOf returns prepared objects as elements of an update.
+func elementsOf(all []*object.Object) func(int, records.Known) iter.Seq[records.Element] {
 	return records.Elements(all, func(o *object.Object) records.Element {
-		return records.Element{
-			Name: []byte(o.FullName()), Version: []byte(o.ResourceVersion), Size: o.Made.Size, Digest: o.Made.Digest,
-			Decode: func() (*mirror.Resource, bool, error) { return e.resource(o.Made) },
-		}
+		m := o.Made
+		el := ElementOf(o.FullName(), m.Digest, m.Size, m.Resource, m.Err)
+		el.Version, el.Lacks = []byte(o.ResourceVersion), len(m.Unknown) > 0
+		return el
 	})
 }
 
-// resource returns the resource of an object. lacks is set if fields of the object are left out.
-func (e *Entry) resource(m *object.Made) (r *mirror.Resource, lacks bool, err error) {
-	if m.Held {
-		e.Relist()
-		return nil, false, errLetGo
+// ElementOf returns an element without bytes: unchanged if there is neither a resource nor an error.
+func ElementOf(name string, digest xxh3.Uint128, size int, r *mirror.Resource, err error) records.Element {
+	el := records.Element{Name: []byte(name), Size: size, Digest: digest, Resource: r, Err: err}
+	if r != nil {
+		el.Way.Path = r.Provenance().Path
 	}
-	if p := (*panics.Panic)(nil); errors.As(m.Err, &p) {
-		panic(p) // the intake reports the panic, and does not try the content again
-	}
-	return m.Resource, len(m.Unknown) > 0, m.Err
+	return el
 }
 
 // Names returns names for records.Update.Removed.

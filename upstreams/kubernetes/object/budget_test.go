@@ -18,7 +18,7 @@ func TestABudgetDropsContentAndBoundsTheNames_K7(t *testing.T) {
 			t.Errorf("object %d: %v, %v", i, err, o.Err)
 		}
 	}
-	if held := (&Object{Made: &Made{Held: true, Size: 5000}}); first.Admit(held) != nil || held.Err != nil {
+	if held := (&Object{Made: &Made{Size: 5000}}); first.Admit(held) != nil || held.Err != nil {
 		t.Error("an object that is held needs room for its content")
 	}
 	if err := second.Admit(&Object{}); err == nil || lists.used > 4000 { // both share the budget
@@ -26,7 +26,7 @@ func TestABudgetDropsContentAndBoundsTheNames_K7(t *testing.T) {
 	}
 	first.Close()
 	first.Close()
-	if err := second.Admit(&Object{Made: &Made{Held: true, Size: 5000}}); err != nil {
+	if err := second.Admit(&Object{Made: &Made{Size: 5000}}); err != nil {
 		t.Error(err)
 	}
 	if err := first.Admit(&Object{}); err == nil {

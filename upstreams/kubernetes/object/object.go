@@ -43,15 +43,14 @@ type Object struct {
 // by their names.
 const AnyName = "*"
 
-// Made is the resource of an object, with the digest of its content.
+// Made is the resource of an object, with the digest of its content. Neither Resource nor Err is set if the intake holds this
+// content.
 type Made struct {
-	Digest xxh3.Uint128
-	Size   int // bytes, about
-	// Held is set if the intake already holds this content. Resource is then nil.
-	Held     bool
+	Digest   xxh3.Uint128
+	Size     int // bytes, about
 	Resource *mirror.Resource
 	Unknown  []string // fields that this build does not know
-	Err      error    // the mistake in the object; there is no resource then
+	Err      error    // the mistake in the object, or a records.LeftOutError
 	// Input is set for an object that other resources are made from. InputErr is why there is none.
 	Input    Input
 	InputErr error
