@@ -39,6 +39,15 @@ func (s *Source) sameName() bool { return s.st.MayWait == upstreams.MayWaitSameN
 
 // HandleState implements adsclient.Handler.
 func (s *Source) HandleState(state adsclient.State) {
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	if e := s.enter(state, s.feed.Synced()); e != nil {
+		s.feed.Tell(e)
+	}
+}
+
+// enter takes over the state of the connection. It returns what the feed is to be told, or nil. The caller holds telling.
+func (s *Source) enter(state adsclient.State, synced bool) intake.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := &s.st
@@ -46,12 +55,11 @@ func (s *Source) HandleState(state adsclient.State) {
 	s.followPeer(state)
 	switch state.Phase {
 	case adsclient.Connecting:
-		if st.State == upstreams.StateDenied || s.feed.Synced() || st.LastError != "" {
-			return // keep the last state until there is a better one
+		if st.State != upstreams.StateDenied && !synced && st.LastError == "" { // else keep the last state until there is a better one
+			st.Enter(upstreams.StateConnecting)
 		}
-		s.st.Enter(upstreams.StateConnecting)
 	case adsclient.Streaming:
-		s.openStream(state)
+		return s.openStream(state, synced)
 	case adsclient.Connected:
 		s.relay, s.server = state.Relay, identitiesOf(state.Server)
 		s.log.Info("upstream answers", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
@@ -60,18 +68,19 @@ func (s *Source) HandleState(state adsclient.State) {
 		}
 		st.LastError = ""
 		clear(s.complained)
-		if s.feed.Synced() {
+		if synced {
 			st.Enter(upstreams.StateSynced)
 		} else {
 			st.Enter(upstreams.StateSyncing)
 		}
 	case adsclient.Disconnected, adsclient.Denied:
-		s.lose(state)
+		return s.lose(state)
 	}
+	return nil
 }
 
 // openStream begins a stream. A server that denies the relay opens one, too.
-func (s *Source) openStream(state adsclient.State) {
+func (s *Source) openStream(state adsclient.State, synced bool) intake.Event {
 	st := &s.st
 	s.types, s.relay, s.server = subscriptions(s.cfg)(state.Relay), state.Relay, nil
 	s.told, s.untold = trouble.Report{}, ""
@@ -83,14 +92,14 @@ func (s *Source) openStream(state adsclient.State) {
 			scopes = append(scopes, scope)
 		}
 	}
-	if !s.feed.Synced() && st.State != upstreams.StateDenied && !s.sameName() {
+	if !synced && st.State != upstreams.StateDenied && !s.sameName() {
 		s.st.Enter(upstreams.StateSyncing)
 	}
-	s.feed.Tell(intake.Opened{Scopes: scopes, Address: state.Address})
 	if s.opened++; s.opened > 1 {
 		st.Reconnects++
 	}
 	s.log.Debug("stream open", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
+	return intake.Opened{Scopes: scopes, Address: state.Address}
 }
 
 // maxIdentities bounds the identities of a server.
@@ -111,7 +120,7 @@ func identitiesOf(certificate *x509.Certificate) []string {
 	return names[:min(len(names), maxIdentities)]
 }
 
-func (s *Source) lose(state adsclient.State) {
+func (s *Source) lose(state adsclient.State) intake.Event {
 	st, next := &s.st, upstreams.StateDisconnected
 	switch {
 	case state.Phase == adsclient.Denied:
@@ -142,6 +151,6 @@ func (s *Source) lose(state adsclient.State) {
 	if state.Err != nil {
 		closed.Reason = state.Err.Error()
 	}
-	s.feed.Tell(closed)
-	s.st.Enter(next)
+	st.Enter(next)
+	return closed
 }

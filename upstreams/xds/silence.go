@@ -15,21 +15,23 @@ const ifSilent = "if that is all it has, set xds.partial: true, or import.kinds"
 // HandleSilence implements adsclient.Config.Silent. Every istiod answers a MeshConfig at once. It may take
 // minutes for another kind, so that silence alone tells nothing.
 func (s *Source) HandleSilence(silent []string) (awaited []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cure = "their resources are served until it answers"
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	cure := "their resources are served until it answers"
 	var scopes []records.Scope
 	for _, typeURL := range silent {
 		if scope, err := records.TypeScope(typeURL); err == nil && (scope.Kind == mirror.MeshConfig || sectionOf(s.cfg).Partial) {
 			scopes = append(scopes, scope)
 		} else {
-			awaited, s.cure = append(awaited, typeURL), ifSilent
+			awaited, cure = append(awaited, typeURL), ifSilent
 		}
 	}
 	if len(scopes) > 0 {
 		awaited = append(awaited, s.feed.Tell(intake.Silent{Scopes: scopes}).Awaited...)
 	}
-	s.silent = awaited
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent, s.cure = awaited, cure
 	return awaited
 }
 

@@ -58,26 +58,29 @@ type Source struct {
 	cfg        config.Upstream
 	token      *adsclient.Token
 	issuer     *issuer // of tokens, nil unless the config asks a cluster for them
+	name       string  // of this relay
 
-	// mu guards the fields below. It is held during calls of the feed, which never calls back.
-	mu   sync.Mutex
-	feed upstreams.Feed // nil before Attach
-	// st has the fields of the status that only the source knows.
-	st     upstreams.Status
-	types  []string          // subscribed on the present stream
-	relay  bool              // the server is a relay
-	server []string          // its identities
-	opened uint64            // number of streams
-	update [1]records.Update // reused by HandleResponse
+	// telling is held while the feed is told something. It guards the fields up to mu.
+	telling sync.Mutex
+	feed    upstreams.Feed    // nil before Attach
+	relay   bool              // the server is a relay
+	server  []string          // its identities
+	opened  uint64            // number of streams
+	update  [1]records.Update // reused by HandleResponse
 	// complained has the last logged error of each address.
 	complained map[string]string
+
+	// mu guards the fields below. Nobody tells the feed anything while it is held: the status waits for it.
+	mu sync.Mutex
+	// st has the fields of the status that only the source knows. Who changes its Protocol, or types, holds telling, too.
+	st    upstreams.Status
+	types []string // subscribed on the present stream
 	// silent are the types of the present stream that the server is silent about and that are awaited. cure is what to do.
 	silent []string
 	cure   string
 	// told is what the server tells on the present stream of problems with its upstreams, untold why that is refused.
 	told   trouble.Report
 	untold string
-	name   string // of this relay
 }
 
 // New returns a source that is not connected. The files of its credentials need not exist yet.
@@ -210,8 +213,8 @@ func subscriptions(cfg config.Upstream) func(relay bool) []string {
 
 // Attach sets the feed of the source. Run calls it.
 func (s *Source) Attach(feed upstreams.Feed) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.telling.Lock()
+	defer s.telling.Unlock()
 	s.feed = feed
 	if s.endpoints != nil {
 		s.tellEndpoints(nil)
@@ -260,13 +263,13 @@ func (s *Source) Describe(st *upstreams.Status) {
 
 // endpointsChanged imports the services of these clusters again.
 func (s *Source) endpointsChanged(clusters []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.telling.Lock()
+	defer s.telling.Unlock()
 	s.tellEndpoints(clusters)
 }
 
 // tellEndpoints feeds the endpoints of clusters, and requests those that the feed needs. The caller
-// holds mu.
+// holds telling.
 func (s *Source) tellEndpoints(clusters []string) {
 	result := s.feed.Tell(intake.Endpoints{From: s.endpoints.assignment, Clusters: clusters})
 	if err := result.Err(); err != nil {
@@ -276,7 +279,7 @@ func (s *Source) tellEndpoints(clusters []string) {
 	s.want(result.Clusters)
 }
 
-// want requests the endpoints of these clusters, unless clusters is nil. The caller holds mu.
+// want requests the endpoints of these clusters, unless clusters is nil. The caller holds telling.
 func (s *Source) want(clusters map[string]struct{}) {
 	if clusters == nil || s.endpoints == nil {
 		return
@@ -290,15 +293,17 @@ func (s *Source) want(clusters map[string]struct{}) {
 
 // nack counts and logs a refused response, and returns err.
 func (s *Source) nack(message, typeURL string, err error) error {
+	s.mu.Lock()
 	s.st.NACKs++
+	s.mu.Unlock()
 	s.complaints.Warn(s.log, message, "type", typeURL, "err", err)
 	return err
 }
 
 // HandleResponse implements adsclient.Handler.
 func (s *Source) HandleResponse(resp *adsclient.Response) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.telling.Lock()
+	defer s.telling.Unlock()
 	if resp.TypeURL == trouble.TypeURL && s.relay {
 		return s.hear(resp)
 	}
@@ -324,15 +329,17 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	}
 	result := s.feed.Tell(intake.Received{Believe: s.relay, Server: s.server, Updates: s.update[:]})
 	s.update[0] = records.Update{}
-	if n := result.Changed + result.Gone; resp.Relist && n > 0 {
-		s.st.Drift[scope.Kind.String()] += uint64(n)
-		s.log.Info("full answer had changes that no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
-	}
 	if s.log.Enabled(context.Background(), slog.LevelDebug) {
 		s.log.Debug("response", "type", resp.TypeURL, "resources", resp.Len(), "removed", resp.RemovedLen(),
 			"changed", result.Changed, "deleted", result.Deleted, "bytes", resp.Size())
 	}
 	s.want(result.Clusters)
+	if n := result.Changed + result.Gone; resp.Relist && n > 0 {
+		s.mu.Lock()
+		s.st.Drift[scope.Kind.String()] += uint64(n)
+		s.mu.Unlock()
+		s.log.Info("full answer had changes that no push had", "type", resp.TypeURL, "changed", result.Changed, "gone", result.Gone)
+	}
 	if result.Relist {
 		s.client.Relist()
 	}

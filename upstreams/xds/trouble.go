@@ -24,14 +24,17 @@ func withTrouble(of func(relay bool) []string) func(relay bool) []string {
 }
 
 // hear takes what the server tells of its problems. What is wrong with it is refused, and none is shown then. The caller
-// holds mu.
+// holds telling.
 func (s *Source) hear(resp *adsclient.Response) error {
 	told, err := heard(resp, s.name)
-	s.told, s.untold = told, ""
+	untold := ""
 	if err != nil {
-		s.untold = err.Error()
+		untold = err.Error()
 		err = s.nack("trouble refused", resp.TypeURL, err)
 	}
+	s.mu.Lock()
+	s.told, s.untold = told, untold
+	s.mu.Unlock()
 	s.feed.Tell(intake.Tick{}) // the status has changed
 	return err
 }
