@@ -51,7 +51,6 @@ func (rs *Records) keep(sc *scope, name string, rec *record) bool {
 	if !rs.rules.registry || sc.Kind != federation.ServiceEntry || rec.resource == nil || rec.kept > 0 {
 		return rec.kept > 0 && rs.leftOf(rec.kept) > 0
 	}
-	before := rec.load(len(name))
 	original := rec.original
 	bare, err := panics.Value(func() (*mirror.Resource, error) { return services.Without(rec.resource) })
 	if err == nil && original != nil {
@@ -64,7 +63,7 @@ func (rs *Records) keep(sc *scope, name string, rec *record) bool {
 	rec.setSiblings(nil, nil)
 	rec.hash = xxh3.Uint128{} // it is decoded when it comes again
 	sc.setMark(rec, 0)
-	rs.account(before, rec.load(len(name)))
+	rs.count(rec, len(name))
 	if rs.kept == 0 {
 		rs.keptSince = rec.kept
 	}

@@ -28,7 +28,7 @@ func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {
 // delete removes a record and reports whether it had content. The caller reconciles its name only then:
 // without content, a resource that is served under the name comes from another record.
 func (rs *Records) delete(sc *scope, name string, rec *record) (held bool) {
-	rs.account(rec.load(len(name)), load{})
+	rs.setCount(rec, 0, false)
 	rs.endKeep(sc, rec)
 	sc.setLeftOut(rec, imported)
 	sc.setMark(rec, 0)
@@ -77,9 +77,8 @@ func (rs *Records) reviveRefused(k *kind, name string) (*record, *scope) {
 		if rec == nil || rec.resource != nil {
 			continue
 		}
-		before := rec.load(len(name))
 		if rs.revive(rec, k.kind, name) {
-			rs.account(before, rec.load(len(name)))
+			rs.count(rec, len(name))
 			return rec, sc
 		}
 	}
@@ -182,14 +181,14 @@ func (rs *Records) adoptOne(sc *scope, r *state.Record, same bool) (served mirro
 			return served, true
 		}
 		main.setSiblings(append(slices.Collect(maps.Values(main.siblings)), r.Resource), nil)
-		rs.bytes += len(r.Resource.DeltaEntry())
+		rs.count(main, len(name))
 		return served, false
 	} else if main != nil || same && elsewhere {
 		return served, false // it comes from older rules
 	}
 	rec := &record{resource: r.Resource, original: r.Original, at: seconds(r.At), relayed: rs.rules.believed(original) || rs.rules.relayed && !rs.rules.registry && services.Told(original)}
 	sc.byName[name] = rec
-	defer func() { rs.account(load{}, rec.load(len(name))) }()
+	defer rs.count(rec, len(name))
 	if same {
 		rec.hash, rec.version = hashOf(r.Hash), r.Version
 		if rs.rules.discovers(original, rec.relayed) {

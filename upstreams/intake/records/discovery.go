@@ -120,9 +120,8 @@ func (rs *Records) Endpoints(from Assignment, clusters []string, out *Result) {
 			continue
 		}
 		_, waited := rs.discovery.waiting[rec]
-		before := rec.load(len(name))
 		differs, err := rs.importRecord(sc, rec, rec.original, mirror.Way{})
-		rs.account(before, rec.load(len(name)))
+		rs.count(rec, len(name))
 		if err != nil {
 			rs.refuse(sc, name, err, out)
 			continue

@@ -35,17 +35,14 @@ func (rs *Records) extend(name string, plugin *record) string {
 		rs.refuse(sc, name, err, &Result{})
 		return name
 	}
-	before := load{}
 	if rec == nil {
 		rec = &record{generation: sc.generation + 1} // not one that the source has still to send
 		sc.byName[name] = rec
-	} else {
-		before = rec.load(len(name))
 	}
 	if rec.resource == nil || !rec.resource.Equal(made) {
 		rec.resource, rec.at = made, plugin.at
 	}
-	rs.account(before, rec.load(len(name)))
+	rs.count(rec, len(name))
 	return name
 }
 

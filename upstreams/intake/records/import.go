@@ -132,17 +132,17 @@ func (rs *Records) room(sc *scope, rec *record, name []byte, el *Element) error 
 	if rs.tooLarge(size) {
 		return fmt.Errorf(overLimit+"%d bytes, and a resource may have %d", size, l.MaxResourceBytes)
 	}
-	held, needed := load{}, recordBytes+len(name)+len(el.Version)+size
+	held, content, needed := 0, false, recordBytes+len(name)+len(el.Version)+size
 	if rec != nil {
-		held = rec.load(len(name))
+		held, content = int(rec.counted), rec.content
 	}
-	if !held.content && l.MaxResources > 0 && rs.resources >= l.MaxResources {
+	if !content && l.MaxResources > 0 && rs.resources >= l.MaxResources {
 		return fmt.Errorf(overLimit+"%w limits.maxResources, which is %d", errFull, l.MaxResources)
 	}
-	if l.MaxBytes > 0 && needed > held.bytes && rs.Size()+needed-held.bytes > l.MaxBytes {
+	if l.MaxBytes > 0 && needed > held && rs.Size()+needed-held > l.MaxBytes {
 		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
 	}
-	if !held.content && !rs.held.Frozen {
+	if !content && !rs.held.Frozen {
 		return rs.roomBesideHeld(sc.Kind, string(name), size)
 	}
 	return nil

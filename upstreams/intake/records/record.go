@@ -23,7 +23,9 @@ type record struct {
 	leftOut    leftOut
 	kept       time.Duration // since when the source does not have it any more, in time of contact; zero while it has it
 	at         uint32        // when the content came, in seconds since the epoch, up to the year 2106
+	counted    uint32        // bytes of it in Records.bytes
 	generation uint32        // of the last update with this name
+	content    bool          // it is one of Records.resources
 	relayed    bool          // hash came from a relay, so the provenance path is trusted
 	lacks      bool          // fields of the element are left out
 	child      bool          // a route whose parents decide whether it is left out
@@ -83,32 +85,26 @@ func (r *record) setVersion(version []byte) {
 	}
 }
 
-// load is what a record takes.
-type load struct {
-	bytes   int
-	content bool
-}
-
 // recordBytes is about what a record takes in addition to its texts and its content, in bytes.
 const recordBytes = 160
 
-// load returns what a record takes. nameLen is the length of its name.
-func (r *record) load(nameLen int) load {
-	size := r.size()
-	n := recordBytes + nameLen + len(r.version) + size
-	if r.leftOut != imported {
-		n += len(r.leftOut.Value().detail)
+// count counts what a record takes now, in place of what was counted of it. nameLen is the length of its name.
+func (rs *Records) count(rec *record, nameLen int) {
+	size := rec.size()
+	n := recordBytes + nameLen + len(rec.version) + size
+	if rec.leftOut != imported {
+		n += len(rec.leftOut.Value().detail)
 	}
-	return load{n, size > 0}
+	rs.setCount(rec, n, size > 0)
 }
 
-// account counts that a record takes after in place of before.
-func (rs *Records) account(before, after load) {
-	rs.bytes += after.bytes - before.bytes
+func (rs *Records) setCount(rec *record, bytes int, content bool) {
+	rs.bytes += bytes - int(rec.counted)
 	switch {
-	case !before.content && after.content:
+	case content && !rec.content:
 		rs.resources++
-	case before.content && !after.content:
+	case rec.content && !content:
 		rs.resources--
 	}
+	rec.counted, rec.content = uint32(bytes), content
 }

@@ -125,9 +125,8 @@ func (rs *Records) rejudge(p place, rec *record, out *Result) {
 	if r == nil {
 		return
 	}
-	before := rec.load(len(p.name))
 	_, err := rs.importRecord(p.scope, rec, r, mirror.Way{})
-	rs.account(before, rec.load(len(p.name)))
+	rs.count(rec, len(p.name))
 	if err != nil {
 		rs.refuse(p.scope, p.name, err, out)
 	}

@@ -160,9 +160,8 @@ func (rs *Records) takeElements(sc *scope, u *Update, same *same, only []int32, 
 		case rec != nil && rs.isAsItWas(rec, el.hash(), el.size()): // needs no room
 			t.seen++
 			rec.generation = sc.generation
-			rs.bytes -= len(rec.version)
 			rec.setVersion(el.Version) // an istiod's delta stream repeats everything on each push
-			rs.bytes += len(rec.version)
+			rs.count(rec, len(name))
 			sc.setMark(rec, el.Mark)
 			if len(sc.refused) > 0 {
 				rs.forgive(sc, string(name))
@@ -176,7 +175,7 @@ func (rs *Records) takeElements(sc *scope, u *Update, same *same, only []int32, 
 		}
 		if err != nil {
 			if back := (&record{}); rec == nil && rs.tooLarge(el.size()) && rs.revive(back, sc.Kind, string(name)) {
-				rs.account(load{}, back.load(len(name)))
+				rs.count(back, len(name))
 				rec, sc.byName[string(name)] = back, back
 				changed = append(changed, string(name))
 			}
@@ -247,11 +246,8 @@ func (rs *Records) takeElement(sc *scope, rec *record, name []byte, el *Element,
 // accept applies a new or changed element and reports whether the content of the record changed.
 // After an error or a panic, the last good content stays, also if its deletion waits.
 func (rs *Records) accept(sc *scope, rec *record, name string, el *Element, out *Result) bool {
-	was, before := rec.resource, load{}
-	if sc.byName[name] == rec {
-		before = rec.load(len(name))
-	}
-	defer func() { rs.account(before, rec.load(len(name))) }()
+	was := rec.resource
+	defer rs.count(rec, len(name))
 	rec.hash, rec.relayed = el.hash(), rs.believe
 	rs.endKeep(sc, rec)
 	sc.setMark(rec, el.Mark)

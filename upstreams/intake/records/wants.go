@@ -149,8 +149,4 @@ func (rs *Records) wants(k *kind, name string, endpoints bool, obey func(Want)) 
 }
 
 // Stored has a record share the bytes that are served.
-func (rs *Records) Stored(w Want, stored *mirror.Resource) {
-	before := w.record.load(0)
-	w.record.resource = stored
-	rs.account(before, w.record.load(0))
-}
+func (rs *Records) Stored(w Want, stored *mirror.Resource) { w.record.resource = stored }
