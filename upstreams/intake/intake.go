@@ -63,7 +63,7 @@ func New(u config.Upstream, served *mirror.Store, rules *records.Rules, keeps bo
 	in := &Intake{served: served, cfg: settings{name: u.Name, keeps: keeps}, journal: journal{dirty: map[mirror.Key]records.Origin{}}}
 	in.setStaleness(u.Staleness)
 	in.records = records.New(u, rules, in)
-	in.gate = gate.New(gate.Transitions(), served, settingsOf(u), watcher{in})
+	in.gate = gate.New(served, settingsOf(u), watcher{in})
 	return in
 }
 

@@ -19,7 +19,7 @@ func (in *Intake) Trace(key mirror.Key) []records.Trace {
 func (in *Intake) traceServed(key mirror.Key) []records.Trace {
 	detail := ""
 	switch in.gate.State(key) {
-	case gate.Changed, gate.Gone, gate.RuledOut, gate.Kept:
+	case gate.Differs, gate.RuledOut, gate.Kept:
 		detail = "the upstream is frozen, and has something else now: relay unfreeze " + in.cfg.name
 	case gate.Departing, gate.Held:
 		detail = "the upstream has deleted it, and its guard holds the deletion: relay upstreams --held " + in.cfg.name

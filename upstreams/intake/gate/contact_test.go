@@ -18,7 +18,7 @@ func (nobody) Told(Happening)                       {}
 func TestAReloadBringsBackAKindThatWasToldAfterTheLastContact(t *testing.T) {
 	kind, start := mirror.Kind{Group: "a", Kind: "B"}, time.Unix(1_000_000, 0)
 	s := Settings{Staleness: config.Staleness{ExpireAfter: config.OpenEnded(time.Hour)}}
-	g := New(Transitions(), mirror.NewStore(), s, nobody{})
+	g := New(mirror.NewStore(), s, nobody{})
 	at := func(minutes int) { g.SetNow(start.Add(time.Duration(minutes) * time.Minute)) }
 	at(0)
 	g.RestoreContact(start, false)

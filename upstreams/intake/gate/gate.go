@@ -90,18 +90,18 @@ type departures struct {
 	changes               uint64 // grows with each change of what waits
 }
 
-// New returns a Gate that serves in a store, which is empty or has what its source is known to have. rows are Transitions.
-func New(rows []Row, served *mirror.Store, s Settings, w Watcher) *Gate {
+// New returns a Gate that serves in a store, which is empty or has what its source is known to have.
+func New(served *mirror.Store, s Settings, w Watcher) *Gate {
 	return &Gate{
-		served: served, watch: w, rows: newTable(rows), keys: map[mirror.Key]entry{}, sizes: newSizes(served.Counts()),
+		served: served, watch: w, rows: newTable(transitions()), keys: map[mirror.Key]entry{}, sizes: newSizes(served.Counts()),
 		departures: departures{changes: 1}, contact: contact{told: map[mirror.Kind]time.Time{}}, settings: s,
 	}
 }
 
 // Renewed returns a Gate that begins with what g knows, but for the deletions that wait.
 func (g *Gate) Renewed(w Watcher) *Gate {
-	next := New(nil, g.served, g.settings, w)
-	next.rows, next.now, next.frozen, next.Synced, next.contact, next.before = g.rows, g.now, g.frozen, g.Synced, g.contact, g.HoldClock()
+	next := New(g.served, g.settings, w)
+	next.now, next.frozen, next.Synced, next.contact, next.before = g.now, g.frozen, g.Synced, g.contact, g.HoldClock()
 	for key, e := range g.keys {
 		if !e.state.Waits() {
 			next.keys[key] = e
@@ -120,27 +120,27 @@ func (g *Gate) Begin(all []*mirror.Resource) {
 }
 
 // on applies an event to a key, and returns the effect.
-func (g *Gate) on(key mirror.Key, ev Event) Effect {
+func (g *Gate) on(key mirror.Key, ev event) effect {
 	was := g.keys[key]
 	row := g.rows.of(g.frozen, was.state, ev)
-	next := entry{state: row.To}
+	next := entry{state: row.to}
 	switch {
-	case row.To.Waits() && was.state.Waits():
+	case row.to.Waits() && was.state.Waits():
 		next = was
-		next.state = row.To
-	case row.To.Waits():
+		next.state = row.to
+	case row.to.Waits():
 		g.newest++
 		next.since, next.number = g.now, g.newest
 		if r := g.served.Get(key); r != nil {
 			next.size = len(r.DeltaEntry())
 		}
 	}
-	if row.To == Held && was.state != Held {
+	if row.to == Held && was.state != Held {
 		next.joined = g.hold.elapsed(g.now)
 		g.hold.most = max(g.hold.most, g.waiting)
 	}
 	g.set(key, next)
-	switch row.Do {
+	switch row.do {
 	case drops:
 		g.remove(key)
 	case returns:
@@ -148,7 +148,7 @@ func (g *Gate) on(key mirror.Key, ev Event) Effect {
 	case bares:
 		g.watch.Keeps(key)
 	}
-	return row.Do
+	return row.do
 }
 
 // set gives a key another entry, and counts what waits.

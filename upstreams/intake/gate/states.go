@@ -8,8 +8,7 @@ const (
 	Follows   State = iota // what the source wants is served
 	Departing              // the source has deleted it; the guard has still to judge
 	Held                   // the guard holds the deletion
-	Changed                // frozen: the source wants something else
-	Gone                   // frozen: the source has it no more
+	Differs                // frozen: the source wants something else, or has it no more
 	RuledOut               // frozen: the rules leave it out, so it goes at the thaw without the guard
 	Kept                   // frozen: a rollback has brought it, and the source has it not
 	states
@@ -18,11 +17,11 @@ const (
 // Waits reports whether a deletion waits for the guard.
 func (s State) Waits() bool { return s == Departing || s == Held }
 
-// Event is what happens to a key.
-type Event uint8
+// event is what happens to a key.
+type event uint8
 
 const (
-	wanted    Event = iota // live: the source wants a resource
+	wanted    event = iota // live: the source wants a resource
 	same                   // frozen: the source wants what is served
 	other                  // frozen: the source wants something else
 	gone                   // the source has it no more
@@ -37,86 +36,84 @@ const (
 	events
 )
 
-// Effect is what the gate does with what is served under a key.
-type Effect uint8
+// effect is what the gate does with what is served under a key.
+type effect uint8
 
 const (
-	stays   Effect = iota // it stays as it is
+	stays   effect = iota // it stays as it is
 	serves                // the caller puts what the source wants
 	drops                 // it is served no more
 	returns               // as serves; the hold notes that something has returned
 	bares                 // it stays; the caller gives it the endpoints of now
 )
 
-// Row is one transition.
-type Row struct {
-	Frozen bool
-	From   State
-	On     Event
-	To     State
-	Do     Effect
+// row is one transition.
+type row struct {
+	frozen bool
+	from   State
+	on     event
+	to     State
+	do     effect
 }
 
-// Transitions returns every transition that can happen.
-func Transitions() []Row {
+// transitions returns every transition that can happen.
+func transitions() []row {
 	const live, frozen = false, true
-	all := []Row{
+	all := []row{
 		{live, Follows, gone, Departing, stays},
 		{live, Follows, expires, Follows, drops},
 		{live, Departing, gone, Departing, stays},
 		{live, Departing, holds, Held, bares},
 		{live, Departing, passes, Follows, drops},
 		{live, Departing, expires, Follows, drops},
-		{live, Departing, freezes, Gone, stays},
+		{live, Departing, freezes, Differs, stays},
 		{live, Held, wanted, Follows, returns},
 		{live, Held, gone, Held, stays},
 		{live, Held, holdEnds, Departing, stays},
 		{live, Held, passes, Follows, drops},
 		{live, Held, expires, Follows, drops},
-		{live, Held, freezes, Gone, stays},
+		{live, Held, freezes, Differs, stays},
 		{live, RuledOut, recounts, Follows, stays},
 		{live, Kept, gone, Departing, stays},
 		{live, Kept, recounts, Follows, stays},
-		{frozen, Follows, gone, Gone, bares},
-		{frozen, Changed, gone, Gone, bares},
-		{frozen, Changed, recounts, Follows, stays},
-		{frozen, Gone, gone, Gone, bares},
-		{frozen, Gone, recounts, Follows, stays},
+		{frozen, Follows, gone, Differs, bares},
+		{frozen, Differs, gone, Differs, bares},
+		{frozen, Differs, recounts, Follows, stays},
 		{frozen, RuledOut, gone, RuledOut, bares},
 		{frozen, Kept, gone, Kept, bares},
 	}
 	for _, from := range []State{Follows, Departing, RuledOut, Kept} {
-		all = append(all, Row{live, from, wanted, Follows, serves})
+		all = append(all, row{live, from, wanted, Follows, serves})
 	}
 	for _, from := range []State{Follows, Departing, Held, RuledOut, Kept} {
-		all = append(all, Row{live, from, ruledOut, Follows, drops})
+		all = append(all, row{live, from, ruledOut, Follows, drops})
 	}
-	for _, from := range []State{Follows, Changed, Gone, RuledOut, Kept} {
-		all = append(all, Row{frozen, from, same, Follows, stays}, Row{frozen, from, other, Changed, stays},
-			Row{frozen, from, ruledOut, RuledOut, bares}, Row{frozen, from, rollsBack, Kept, stays})
+	for _, from := range []State{Follows, Differs, RuledOut, Kept} {
+		all = append(all, row{frozen, from, same, Follows, stays}, row{frozen, from, other, Differs, stays},
+			row{frozen, from, ruledOut, RuledOut, bares}, row{frozen, from, rollsBack, Kept, stays})
 	}
 	return all
 }
 
 // table has the transitions by mode, state and event. One that is not there changes nothing.
-type table [2][states][events]Row
+type table [2][states][events]row
 
-func newTable(rows []Row) *table {
+func newTable(rows []row) *table {
 	t := &table{}
 	for _, mode := range []bool{false, true} {
 		for from := range states {
 			for on := range events {
-				*t.of(mode, from, on) = Row{mode, from, on, from, stays}
+				*t.of(mode, from, on) = row{mode, from, on, from, stays}
 			}
 		}
 	}
 	for _, r := range rows {
-		*t.of(r.Frozen, r.From, r.On) = r
+		*t.of(r.frozen, r.from, r.on) = r
 	}
 	return t
 }
 
-func (t *table) of(frozen bool, from State, on Event) *Row {
+func (t *table) of(frozen bool, from State, on event) *row {
 	if frozen {
 		return &t[1][from][on]
 	}

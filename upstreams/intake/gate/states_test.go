@@ -21,14 +21,14 @@ func TestTheTableOfTheDocsIsThatOfTheCode(t *testing.T) {
 
 // TestEachTransitionIsThereOnce, and each state but the first can be left.
 func TestEachTransitionIsThereOnce(t *testing.T) {
-	seen, left := map[Row]bool{}, map[State]bool{}
-	for _, r := range Transitions() {
-		key := Row{Frozen: r.Frozen, From: r.From, On: r.On}
+	seen, left := map[row]bool{}, map[State]bool{}
+	for _, r := range transitions() {
+		key := row{frozen: r.frozen, from: r.from, on: r.on}
 		if seen[key] {
 			t.Errorf("%v is there twice", r)
 		}
 		seen[key] = true
-		left[r.From] = left[r.From] || r.To == Follows
+		left[r.from] = left[r.from] || r.to == Follows
 	}
 	for s := Follows; s < states; s++ {
 		if !left[s] {
@@ -37,7 +37,7 @@ func TestEachTransitionIsThereOnce(t *testing.T) {
 	}
 }
 
-var stateNames = [...]string{"follows", "departing", "held", "changed", "gone", "ruled out", "kept"}
+var stateNames = [...]string{"follows", "departing", "held", "differs", "ruled out", "kept"}
 
 func (s State) String() string { return stateNames[s] }
 
@@ -45,22 +45,22 @@ var eventNames = [...]string{
 	"wanted", "same", "other", "gone", "ruled out", "holds", "hold ends", "passes", "expires", "freezes", "rolls back", "recounts",
 }
 
-func (e Event) String() string { return eventNames[e] }
+func (e event) String() string { return eventNames[e] }
 
 var effectNames = [...]string{"stays", "is put", "is dropped", "is put, and has returned", "stays, with the endpoints of now"}
 
-func (e Effect) String() string { return effectNames[e] }
+func (e effect) String() string { return effectNames[e] }
 
 // shown is the table of the transitions in Markdown.
 func shown() string {
 	var b strings.Builder
 	b.WriteString("| upstream | state | event | next state | what is served |\n| --- | --- | --- | --- | --- |\n")
-	for _, r := range Transitions() {
+	for _, r := range transitions() {
 		mode := "live"
-		if r.Frozen {
+		if r.frozen {
 			mode = "frozen"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", mode, r.From, r.On, r.To, r.Do)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", mode, r.from, r.on, r.to, r.do)
 	}
 	return b.String()
 }
