@@ -36,10 +36,8 @@ type Intake struct {
 }
 
 type settings struct {
-	name       string
-	keeps      bool // changes are written to disk
-	staleAfter time.Duration
-	expires    time.Duration
+	name  string
+	keeps bool // changes are written to disk
 }
 
 // progress is how far the source has told what it has.
@@ -61,14 +59,9 @@ type progress struct {
 // New returns an Intake without records. keeps: the caller uses TakeChanges.
 func New(u config.Upstream, served *mirror.Store, rules *records.Rules, keeps bool) *Intake {
 	in := &Intake{served: served, cfg: settings{name: u.Name, keeps: keeps}, journal: journal{dirty: map[mirror.Key]records.Origin{}}}
-	in.setStaleness(u.Staleness)
 	in.records = records.New(u, rules, in)
 	in.gate = gate.New(served, settingsOf(u), watcher{in})
 	return in
-}
-
-func (in *Intake) setStaleness(s config.Staleness) {
-	in.cfg.staleAfter, in.cfg.expires = s.StaleAfter.D(), s.ExpireAfter.D()
 }
 
 // settingsOf returns the settings of the gate. A good istiod may have no MeshConfig to send, and a registry no healthy service.
@@ -160,7 +153,6 @@ type SetPolicy struct{ config.Upstream }
 
 func (e SetPolicy) step(in *Intake) {
 	in.records.SetLimits(e.Limits)
-	in.setStaleness(e.Staleness)
 	if in.gate.Set(settingsOf(e.Upstream)) {
 		in.report.by = events.ByConfig
 		in.reconcileAll()

@@ -109,7 +109,7 @@ func (in *Intake) meta(changes bool) state.Meta {
 	last, lasts := c.Since, c.Has || c.Lasted
 	if c.Has {
 		last = in.now
-		expire := in.cfg.expires
+		expire := in.gate.Staleness().ExpireAfter.D()
 		if told := in.journal.reported; !told.IsZero() && !changes && (expire == 0 || last.Sub(told) < min(contactGrain, expire/10)) {
 			last = told
 		}

@@ -46,16 +46,15 @@ func (in *Intake) obey(w records.Want) (changed bool) {
 		in.join(w)
 	case records.Sibling:
 		changed = in.serveSibling(w)
-	case records.Gone:
+	case records.Gone, records.RuledOut:
 		if in.served.Get(w.Key) == nil {
 			in.records.LetGo(w.Key)
 		}
-		in.gate.Gone(w.Key)
-	case records.RuledOut:
-		if in.served.Get(w.Key) == nil {
-			in.records.LetGo(w.Key)
+		if w.What == records.Gone {
+			in.gate.Gone(w.Key)
+		} else {
+			in.gate.RuleOut(w.Key)
 		}
-		in.gate.RuleOut(w.Key)
 	case records.Unknown:
 	}
 	return changed
@@ -234,9 +233,9 @@ func (in watcher) Told(h gate.Happening) {
 		}
 	case gate.BecameStale:
 		since := in.gate.Contact().Since.UTC().Format(time.RFC3339)
-		in.Note(slog.LevelWarn, "upstream is stale", "since", since, "staleAfter", in.cfg.staleAfter)
+		in.Note(slog.LevelWarn, "upstream is stale", "since", since, "staleAfter", in.gate.Staleness().StaleAfter.D())
 		in.Tell(events.Event{
-			Type: events.Stale, By: events.ByStaleness, Text: "out of contact since " + since, Reason: fmt.Sprintf("staleAfter is %v", in.cfg.staleAfter), Command: see,
+			Type: events.Stale, By: events.ByStaleness, Text: "out of contact since " + since, Reason: fmt.Sprintf("staleAfter is %v", in.gate.Staleness().StaleAfter.D()), Command: see,
 		})
 	case gate.Expired:
 		in.noteExpired(h.Gone)

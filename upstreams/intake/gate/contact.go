@@ -3,6 +3,7 @@ package gate
 import (
 	"time"
 
+	"meshrelay/config"
 	"meshrelay/mirror"
 )
 
@@ -72,6 +73,9 @@ func (g *Gate) expire() {
 		g.watch.Told(Happening{What: Expired, Gone: gone})
 	}
 }
+
+// Staleness returns the settings by which the source becomes stale.
+func (g *Gate) Staleness() config.Staleness { return g.settings.Staleness }
 
 // Set sets the settings. It reports whether something may no longer have expired by them.
 func (g *Gate) Set(s Settings) (back bool) {
