@@ -113,13 +113,12 @@ func (Tick) step(*Intake) {}
 // expireTimers has each owner of a deadline do what is due.
 func (in *Intake) expireTimers() {
 	in.endGraces(0)
-	if left, is := in.records.KeptUntil(); is && left <= 0 && in.isConnected() {
+	if in.isConnected() && in.records.EndKeeping() {
 		in.gate.BeginUpdate()
-		in.records.EndKeeping()
 		in.obeyAll()
 	}
 	in.gate.ExpireTimers()
-	if until, waits := in.gate.Patience(); waits && !in.now.Before(until) {
+	if in.gate.IsImpatient() {
 		for _, key := range in.records.PendingServices() {
 			in.withdraw(key)
 		}
@@ -138,13 +137,7 @@ func (in *Intake) nextDeadline() time.Time {
 		}
 	}
 	in.gate.NextDeadline(later)
-	if left, is := in.records.KeptUntil(); is && in.isConnected() {
-		later(in.now.Add(max(left, 1)))
-	}
-	if until, waits := in.gate.Patience(); waits && len(in.records.PendingServices()) > 0 {
-		later(until)
-	}
-	in.records.Graces(later)
+	in.records.NextDeadline(in.isConnected(), later)
 	return wake
 }
 
@@ -165,7 +158,7 @@ func (e SetPolicy) step(in *Intake) {
 type Succeeded struct{ Rules *records.Rules }
 
 func (e Succeeded) step(in *Intake) {
-	in.closed(Closed{Planned: true})
+	Closed{Planned: true}.step(in)
 	same, kept := in.records.Rules().Version() == e.Rules.Version(), in.records.Kept()
 	in.records.SetRules(e.Rules)
 	in.journal.reported = time.Time{}
@@ -215,9 +208,7 @@ func (e Restored) step(in *Intake) {
 			continue
 		}
 		served = append(served, saved[i].Resource)
-	}
-	for _, r := range served {
-		in.empty += empty(r)
+		in.empty += empty(saved[i].Resource)
 	}
 	in.gate.Begin(served)
 	if len(gone) > 0 {

@@ -18,9 +18,7 @@ func (e Opened) step(in *Intake) {
 	in.gate.Open()
 }
 
-func (e Closed) step(in *Intake) { in.closed(e) }
-
-func (in *Intake) closed(e Closed) {
+func (e Closed) step(in *Intake) {
 	in.records.Close()
 	was := in.gate.Lose()
 	in.reportClosed(e, was)
@@ -39,7 +37,8 @@ func (e Received) step(in *Intake) {
 	for _, meshConfig := range []bool{true, false} { // the MeshConfig tells how to judge the rest
 		for i := range e.Updates {
 			if u := &e.Updates[i]; (u.Scope.Kind == mirror.MeshConfig) == meshConfig {
-				in.setHeld()
+				n, bytes := in.gate.Waiting()
+				in.records.SetHeld(records.Held{N: n, Bytes: bytes, Frozen: in.gate.Frozen()})
 				in.records.Take(u, e.Unsure, &in.out.Result)
 				in.out.Changed += in.obeyAll()
 			}
@@ -99,12 +98,6 @@ func (in *Intake) reroot() {
 		in.out.Changed += in.obeyAll()
 		in.gate.Meant()
 	}
-}
-
-// setHeld tells the records what waits for the guard.
-func (in *Intake) setHeld() {
-	n, bytes := in.gate.Waiting()
-	in.records.SetHeld(records.Held{N: n, Bytes: bytes, Frozen: in.gate.Frozen()})
 }
 
 func (Repeated) step(in *Intake) { in.out.Deleted = in.gate.Repeated() }

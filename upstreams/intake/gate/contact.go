@@ -19,7 +19,7 @@ func (g *Gate) ExpireTimers() {
 
 // NextDeadline passes the times of the next ExpireTimers to later, also times in the past.
 func (g *Gate) NextDeadline(later func(time.Time)) {
-	if g.waiting > 0 && g.hold == nil && g.round.syncing {
+	if g.round.syncing {
 		later(g.round.until)
 	}
 	if h := g.hold; h != nil {

@@ -128,8 +128,8 @@ func (g *Gate) judge(complete bool) (removed int) {
 // patient reports whether deletions wait for the answers of a stream.
 func (g *Gate) patient() bool { return g.round.syncing && g.now.Before(g.round.until) }
 
-// Patience returns until when deletions wait for the answers of a stream. waits is false if none has still to answer.
-func (g *Gate) Patience() (until time.Time, waits bool) { return g.round.until, g.round.syncing }
+// IsImpatient reports whether a stream has still to answer, and deletions do not wait for that any more.
+func (g *Gate) IsImpatient() bool { return g.round.syncing && !g.patient() }
 
 // isOff reports whether the guard lets everything pass.
 func (g *Gate) isOff() bool {

@@ -84,15 +84,10 @@ func (rs *Records) endKeep(sc *scope, rec *record) {
 // leftOf returns for how much longer a record is kept that was left out at a time.
 func (rs *Records) leftOf(since time.Duration) time.Duration { return since + keepFor - rs.connected }
 
-// KeptUntil returns in how much time of contact EndKeeping has something to do, false for never.
-func (rs *Records) KeptUntil() (left time.Duration, is bool) {
-	return rs.leftOf(rs.keptSince), rs.kept > 0
-}
-
-// EndKeeping deletes the services that a registry has left out for long enough.
-func (rs *Records) EndKeeping() {
-	if left, is := rs.KeptUntil(); !is || left > 0 {
-		return
+// EndKeeping deletes the services that a registry has left out for long enough. It reports whether it was time to look.
+func (rs *Records) EndKeeping() bool {
+	if rs.kept == 0 || rs.leftOf(rs.keptSince) > 0 {
+		return false
 	}
 	rs.keptSince = rs.connected
 	var gone []place
@@ -104,6 +99,7 @@ func (rs *Records) EndKeeping() {
 		}
 	}
 	rs.deleteKept(gone)
+	return true
 }
 
 func (rs *Records) allKept() iter.Seq2[place, *record] {

@@ -255,10 +255,13 @@ func (rs *Records) Settle(s Scope) {
 	rs.settle(k)
 }
 
-// Graces passes the ends of the graces to later.
-func (rs *Records) Graces(later func(time.Time)) {
+// NextDeadline passes the times of the next EndGraces and EndKeeping to later. connected: the source is in contact.
+func (rs *Records) NextDeadline(connected bool, later func(time.Time)) {
 	for _, k := range rs.kinds {
 		later(k.graceUntil)
+	}
+	if connected && rs.kept > 0 {
+		later(rs.now.Add(max(rs.leftOf(rs.keptSince), 1)))
 	}
 }
 
