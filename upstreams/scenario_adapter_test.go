@@ -28,6 +28,7 @@ import (
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/file"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/intake/records"
 	"meshrelay/upstreams/xds"
 )
 
@@ -175,11 +176,11 @@ func (a *adapter) received(url string, delta, relist bool, removed []string, has
 
 // tellEndpoints feeds what the server has told of a cluster.
 func (a *adapter) tellEndpoints(cluster string) {
-	from := func(cluster string) ([]services.Endpoint, bool, bool) {
-		cla, known := a.assigned[cluster]
-		return services.FromAssignment(cla), known, known
+	told := intake.Endpoints{}
+	if cla, known := a.assigned[cluster]; known {
+		told[cluster] = records.Assignment{Endpoints: services.Pack(services.FromAssignment(cla)), Known: true}
 	}
-	a.m.Upstreams()[0].Tell(intake.Endpoints{From: from, Clusters: []string{cluster}})
+	a.m.Upstreams()[0].Tell(told)
 }
 
 // lapse lets the grace pass in which names may turn up in another version.

@@ -62,19 +62,17 @@ func TestTheIntakeSleepsWhenThereIsNothingToDo(t *testing.T) {
 	})
 }
 
-// everywhere has one endpoint for every cluster.
-func everywhere(c string) (all []services.Endpoint, known, settled bool) {
-	return services.FromAssignment(assignmentOf(c, "10.0.0.1")), true, true
-}
-
-// nowhere has no endpoints, and does not wait for any.
-func nowhere(string) (all []services.Endpoint, known, settled bool) { return nil, false, true }
+// hasOne has one endpoint for webCluster, and hasNone nothing, and does not wait for any.
+var (
+	hasOne  = intake.Endpoints{webCluster: {Endpoints: services.Pack(services.FromAssignment(assignmentOf(webCluster, "10.0.0.1"))), Known: true}}
+	hasNone = intake.Endpoints{webCluster: {}}
+)
 
 func TestServicesKeepTheEndpointsOfBeforeWhileNobodySaysAny(t *testing.T) {
 	mode := func(u *config.Upstream, _ *config.Node) { discovers(u) }
 	s := newXDSScript(t, mode)
 	s.ok(s.sotw(xdsEntryURL, service("web", "web.example"), xdsEntry("ns/a", "a.example")))
-	s.x.u.Tell(intake.Endpoints{From: everywhere, Clusters: []string{webCluster}})
+	s.x.u.Tell(hasOne)
 	s.demand("two", s.count() == 2)
 	saved := savedOf(s, time.Now())
 
@@ -84,7 +82,7 @@ func TestServicesKeepTheEndpointsOfBeforeWhileNobodySaysAny(t *testing.T) {
 	})
 	n.demand("two are restored", n.count() == 2)
 	// No connection for EDS within the patience (the upstream went down again).
-	n.x.u.Tell(intake.Endpoints{From: nowhere, Clusters: []string{webCluster}})
+	n.x.u.Tell(hasNone)
 	n.demand("what was known stays", n.count() == 2)
 }
 
@@ -92,7 +90,7 @@ func TestARenamedServiceStaysUnderItsOldNameUntilItsEndpointsAreKnown(t *testing
 	mode := func(u *config.Upstream, _ *config.Node) { discovers(u) }
 	s := newXDSScript(t, mode)
 	s.ok(s.sotw(xdsEntryURL, service("web", "web.example")))
-	s.x.u.Tell(intake.Endpoints{From: everywhere, Clusters: []string{webCluster}})
+	s.x.u.Tell(hasOne)
 	s.demand("one", s.count() == 1)
 	n := successor(s, mode, func(u *config.Upstream, _ *config.Node) { u.Rewrite.NamePrefix = "p-" })
 	n.demand("one, under either name", n.count() == 1)

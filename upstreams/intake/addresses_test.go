@@ -80,7 +80,8 @@ func (w *town) answer() Received {
 }
 
 // assignment is what the source tells of a cluster.
-func (w *town) assignment(cluster string) (all []services.Endpoint, known, settled bool) {
+func (w *town) assignment(cluster string) records.Assignment {
+	var all []services.Endpoint
 	for i := range w.present {
 		for p := range 2 {
 			if w.cluster(i, 80+p) != cluster {
@@ -91,7 +92,7 @@ func (w *town) assignment(cluster string) (all []services.Endpoint, known, settl
 			}
 		}
 	}
-	return all, true, true
+	return records.Assignment{Endpoints: services.Pack(all), Known: true}
 }
 
 // tell has the source tell all that has changed of a service.
@@ -100,7 +101,7 @@ func (w *town) tell(i int) {
 		w.step(w.answer())
 		return
 	}
-	w.step(Endpoints{From: w.assignment, Clusters: []string{w.cluster(i, 80), w.cluster(i, 81)}})
+	w.step(told(w.assignment, w.cluster(i, 80), w.cluster(i, 81)))
 }
 
 // saved is what is served, in the form of the disk.
@@ -143,7 +144,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 		connect := func() {
 			w.open(entryURL)
 			w.step(w.answer())
-			w.step(Endpoints{From: w.assignment})
+			w.step(Endpoints{})
 			for i := range w.present {
 				w.tell(i)
 			}

@@ -54,12 +54,9 @@ type Tick struct{}
 // except those in Result.Awaited.
 type Silent struct{ Scopes []records.Scope }
 
-// Endpoints is the event that the endpoints of some clusters have changed. The intake reads endpoints with
-// From until the next such event. It imports the services of these clusters again.
-type Endpoints struct {
-	From     records.Assignment
-	Clusters []string
-}
+// Endpoints is the event that the endpoints of some clusters have changed, by cluster. The source sends them for each cluster
+// that Result.Clusters has anew, once they are known.
+type Endpoints map[string]records.Assignment
 
 // Rooted is the event that the MeshConfig that is served names a root namespace.
 type Rooted struct{ Namespace string }

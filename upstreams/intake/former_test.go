@@ -27,7 +27,7 @@ func newHeld(t *testing.T, u config.Upstream, more fakexds.Resource) (m *machine
 	m = machineOf(t, u)
 	m.open(entryURL)
 	out := m.step(Received{Updates: []records.Update{m.update(true, append(entries(8, "a"), more)...)}})
-	m.step(Endpoints{From: oneEndpoint, Clusters: slices.Collect(maps.Keys(out.Clusters))})
+	m.step(told(oneEndpoint, slices.Collect(maps.Keys(out.Clusters))...))
 	m.step(Received{Updates: []records.Update{m.update(true)}})
 	namespace, name, _ := mirror.ParseFullName(more.Name)
 	key = mirror.Key{Kind: federation.ServiceEntry, Namespace: namespace, Name: name}
@@ -58,10 +58,21 @@ func discovered() (config.Upstream, fakexds.Resource) {
 	})
 }
 
-// oneEndpoint is the Assignment of a server that has answered everything.
-func oneEndpoint(string) (all []services.Endpoint, known, settled bool) {
-	return []services.Endpoint{{Addr: netip.MustParseAddr("10.0.0.1"), Port: 8080}}, true, true
+// told is the event that a source has told of clusters.
+func told(of func(cluster string) records.Assignment, clusters ...string) Endpoints {
+	e := Endpoints{}
+	for _, c := range clusters {
+		e[c] = of(c)
+	}
+	return e
 }
+
+// oneEndpoint is the Assignment of each cluster that has one endpoint, and noEndpoint that of those that have none.
+func oneEndpoint(string) records.Assignment {
+	return records.Assignment{Endpoints: services.Pack([]services.Endpoint{{Addr: netip.MustParseAddr("10.0.0.1"), Port: 8080}}), Known: true}
+}
+
+func noEndpoint(string) records.Assignment { return records.Assignment{Known: true} }
 
 // TestAHeldServiceFollowsItsEndpoints: also when the upstream has it again, which ends the hold.
 func TestAHeldServiceFollowsItsEndpoints(t *testing.T) {
@@ -69,12 +80,11 @@ func TestAHeldServiceFollowsItsEndpoints(t *testing.T) {
 	m, key := newHeld(t, u, service)
 	before := m.store.Get(key)
 	cluster := "outbound|80||web.example"
-	none := func(string) (all []services.Endpoint, known, settled bool) { return nil, true, true }
-	out := m.step(Endpoints{From: none, Clusters: []string{cluster}})
+	out := m.step(told(noEndpoint, cluster))
 	if r := m.store.Get(key); out.Clusters != nil || !services.Told(r) {
 		t.Errorf("it is served with endpoints that have gone: %v", r)
 	}
-	m.step(Endpoints{From: oneEndpoint, Clusters: []string{cluster}})
+	m.step(told(oneEndpoint, cluster))
 	if !before.Equal(m.store.Get(key)) {
 		t.Error("it is another with its endpoints")
 	}
@@ -98,7 +108,6 @@ func TestServicesWithoutEndpointsAreCounted(t *testing.T) {
 	u.Guard = config.Guard{Percent: 30, Count: 2, HoldFor: config.OpenEnded(10 * time.Minute)}
 	m := machineOf(t, u)
 	m.open(entryURL)
-	none := func(string) (all []services.Endpoint, known, settled bool) { return nil, true, true }
 	counts := func(want int) {
 		t.Helper()
 		served := 0
@@ -108,19 +117,19 @@ func TestServicesWithoutEndpointsAreCounted(t *testing.T) {
 		}
 	}
 	clusters := slices.Collect(maps.Keys(m.step(Received{Updates: []records.Update{m.update(true, append(entries(8, "a"), service)...)}}).Clusters))
-	m.step(Endpoints{From: oneEndpoint, Clusters: clusters})
+	m.step(told(oneEndpoint, clusters...))
 	counts(0)
-	m.step(Endpoints{From: none, Clusters: clusters})
+	m.step(told(noEndpoint, clusters...))
 	counts(1)
 	m.Intake = m.Renewed(m.now)
 	counts(1)
 	m.open(entryURL)
 	m.step(Received{Updates: []records.Update{m.update(true, append(entries(8, "a"), service)...)}})
-	m.step(Endpoints{From: none, Clusters: clusters})
+	m.step(told(noEndpoint, clusters...))
 	counts(1)
-	m.step(Endpoints{From: oneEndpoint, Clusters: clusters})
+	m.step(told(oneEndpoint, clusters...))
 	counts(0)
-	m.step(Endpoints{From: none, Clusters: clusters})
+	m.step(told(noEndpoint, clusters...))
 	m.step(Received{Updates: []records.Update{m.update(true, entries(8, "a")...)}})
 	counts(0)
 }
@@ -141,5 +150,32 @@ func TestWhatTheRulesLeaveOutSinceIsNotServedAgain(t *testing.T) {
 	}
 	if out := m.records.LeftOut(); len(out) != 1 || out[0].Name != "x" {
 		t.Errorf("left out: %+v", out)
+	}
+}
+
+// What was told of a cluster while nobody asked for it is old by the time that somebody does: the source tells it again.
+func TestEndpointsThatNobodyAsksForAreNotKept(t *testing.T) {
+	u, service := discovered()
+	u.Guard = config.Guard{Percent: 30, Count: 2, HoldFor: config.OpenEnded(10 * time.Minute)}
+	m := machineOf(t, u)
+	m.open(entryURL)
+	cluster := "outbound|80||web.example"
+	serves := func(what string, want bool) {
+		t.Helper()
+		if got := m.store.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "synthetic-web"}) != nil; got != want {
+			t.Errorf("%s: served is %t", what, got)
+		}
+	}
+	m.step(told(oneEndpoint, cluster))
+	for range 2 {
+		out := m.step(Received{Updates: []records.Update{m.update(true, append(entries(8, "a"), service)...)}})
+		if _, asks := out.Clusters[cluster]; !asks {
+			t.Errorf("it asks for %v", out.Clusters)
+		}
+		serves("before the answer", false)
+		m.step(told(oneEndpoint, cluster))
+		serves("after the answer", true)
+		m.step(Received{Updates: []records.Update{m.update(true, entries(8, "a")...)}})
+		serves("when it is gone", false)
 	}
 }

@@ -199,7 +199,7 @@ func TestAServiceThatItsEndpointsMakeWrongIsToldAtOnce(t *testing.T) {
 	m.open(entryURL)
 	m.step(Received{Updates: []records.Update{m.update(true, service)}})
 	m.records.Fault = func(*mirror.Resource) { panic("no good") }
-	out := m.step(Endpoints{From: oneEndpoint, Clusters: []string{"outbound|80||web.example"}})
+	out := m.step(told(oneEndpoint, "outbound|80||web.example"))
 	if got := typesOf(out.Events); got != "refused/upstream, synced/upstream" {
 		t.Errorf("told: %q", got)
 	}

@@ -47,16 +47,17 @@ func (m *rollout) service() fakexds.Resource {
 // pods sets the numbers of endpoints.
 func (m *rollout) pods(old, fresh int) {
 	m.old, m.new = old, fresh
-	m.step(Endpoints{From: m.from, Clusters: m.clusters})
+	m.step(told(m.from, m.clusters...))
 }
 
-func (m *rollout) from(cluster string) (all []services.Endpoint, known, settled bool) {
+func (m *rollout) from(cluster string) records.Assignment {
+	var all []services.Endpoint
 	for i := range m.old + m.new {
 		if strings.Contains(cluster, "|80|") || i >= m.old {
 			all = append(all, services.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: 8080})
 		}
 	}
-	return all, true, true
+	return records.Assignment{Endpoints: services.Pack(all), Known: true}
 }
 
 // shown returns what is served: "NAME PORT… xENDPOINTS" for each, where ~ stands for a hash.

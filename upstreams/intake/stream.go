@@ -81,7 +81,7 @@ func (e Silent) step(in *Intake) {
 
 func (e Endpoints) step(in *Intake) {
 	in.gate.BeginUpdate()
-	in.records.Endpoints(e.From, e.Clusters, &in.out.Result)
+	in.records.Endpoints(e, &in.out.Result)
 	in.out.Changed += in.obeyAll()
 	in.out.Deleted = in.settled(nil)
 	in.out.Clusters = in.records.Ask()

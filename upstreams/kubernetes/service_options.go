@@ -50,7 +50,7 @@ func (s *Source) readServiceOptions(ctx context.Context, conn *apiserver.Conn) e
 	s.optionsRead = true
 	if !reflect.DeepEqual(now, s.serviceOptions) {
 		s.serviceOptions = now
-		s.ledger.Change(s.makes, func() { s.makes.do(func(state *services.State) { state.SetOptions(now) }) })
+		s.ledger.Change(s.makes, func() { s.makes.state.SetOptions(now) })
 	}
 	return nil
 }

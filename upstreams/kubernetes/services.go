@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"maps"
 	"slices"
-	"sync"
 
 	"google.golang.org/protobuf/proto"
 
@@ -62,11 +61,9 @@ type serviceMaker struct {
 	*derived
 	upstream string
 	refused  func(records.Result) // logs
-
-	mu     sync.Mutex // guards all below; nobody calls the feed while it is held
-	state  *services.State
-	known  bool                // all inputs are known
-	wanted map[string]struct{} // the clusters that the intake follows
+	state    *services.State
+	known    bool                // all inputs are known
+	wanted   map[string]struct{} // the clusters that the intake follows
 }
 
 // decodeInput decodes an input of services. Any goroutine may call it.
@@ -95,7 +92,7 @@ func (m *serviceMaker) Answer() []records.Update {
 	for kind := range m.takes {
 		if isOptional(kind) && !m.has[kind] {
 			m.has[kind] = true
-			m.do(func(s *services.State) { s.Absent(serviceInputs[kind]) }) // they can not be read
+			m.state.Absent(serviceInputs[kind]) // they can not be read
 		}
 	}
 	// One answer of discovery that lacks the kind takes nothing away: what was made before stays until enough do.
@@ -105,7 +102,8 @@ func (m *serviceMaker) Answer() []records.Update {
 	return m.derived.Answer()
 }
 
-// endpointFeed is the feed of a serviceMaker, and of its ledger. It answers at once what the intake asks for.
+// endpointFeed is the feed of a serviceMaker, and of its ledger, whose lock is held when the intake asks for clusters. It
+// answers at once what the intake asks for.
 type endpointFeed struct {
 	upstreams.Feed
 	maker *serviceMaker
@@ -119,7 +117,7 @@ func (f *endpointFeed) Tell(e intake.Event) records.Result {
 		if len(fresh) == 0 {
 			break
 		}
-		result := f.Feed.Tell(intake.Endpoints{From: f.maker.assignment, Clusters: fresh})
+		result := f.Feed.Tell(f.maker.endpoints(fresh))
 		f.maker.refused(result)
 		asked = result.Clusters
 	}
@@ -128,8 +126,6 @@ func (f *endpointFeed) Tell(e intake.Event) records.Result {
 
 // want notes the clusters that the intake follows. It returns the new ones once their endpoints are known.
 func (m *serviceMaker) want(clusters map[string]struct{}) (fresh []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	for c := range clusters {
 		if _, is := m.wanted[c]; !is && m.known {
 			fresh = append(fresh, c)
@@ -141,21 +137,16 @@ func (m *serviceMaker) want(clusters map[string]struct{}) (fresh []string) {
 	return fresh
 }
 
-// assignment implements records.Assignment. A cluster of no Service has no endpoints.
-func (m *serviceMaker) assignment(cluster string) (all []endpoints.Endpoint, known, settled bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.known {
-		return nil, false, false
+// endpoints returns the endpoints of those of some clusters that the intake follows. A cluster of no Service has none.
+func (m *serviceMaker) endpoints(clusters []string) intake.Endpoints {
+	out := intake.Endpoints{}
+	for _, c := range clusters {
+		if _, is := m.wanted[c]; is {
+			all, _ := m.state.Endpoints(c)
+			out[c] = records.Assignment{Endpoints: endpoints.Pack(all), Known: true}
+		}
 	}
-	all, _ = m.state.Endpoints(cluster)
-	return all, true, true
-}
-
-func (m *serviceMaker) do(f func(*services.State)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	f(m.state)
+	return out
 }
 
 // size implements maker.
@@ -169,30 +160,25 @@ func (m *serviceMaker) size(_ mirror.Kind, o *object.Object) int {
 
 // decode implements maker. The input was decoded when it was read.
 func (m *serviceMaker) decode(_ mirror.Kind, o *object.Object) (set func(), err error) {
-	return func() { m.do(func(s *services.State) { s.Set(o.Made.Input) }) }, o.Made.InputErr
+	return func() { m.state.Set(o.Made.Input) }, o.Made.InputErr
 }
 
 // remove implements maker.
 func (m *serviceMaker) remove(kind mirror.Kind, n objectName) {
-	m.do(func(s *services.State) { s.Remove(serviceInputs[kind], services.Name(n)) })
+	m.state.Remove(serviceInputs[kind], services.Name(n))
 }
 
 // synced implements maker.
-func (m *serviceMaker) synced(kind mirror.Kind) {
-	m.do(func(s *services.State) { s.Synced(serviceInputs[kind]) })
-}
+func (m *serviceMaker) synced(kind mirror.Kind) { m.state.Synced(serviceInputs[kind]) }
 
 // flush implements maker. It feeds the endpoints that have changed, before it returns the ServiceEntries that have.
 func (m *serviceMaker) flush() []output {
-	var changes []*services.Output
-	var clusters []string
-	m.do(func(s *services.State) {
-		if changes, clusters = s.Flush(); !m.known && m.ready() { // all that are followed, for the first time
-			m.known, clusters = true, slices.Sorted(maps.Keys(m.wanted))
-		}
-	})
-	if len(clusters) > 0 {
-		m.refused(m.feed.Tell(intake.Endpoints{From: m.assignment, Clusters: clusters}))
+	changes, clusters := m.state.Flush()
+	if !m.known && m.ready() { // all that are followed, for the first time
+		m.known, clusters = true, slices.Sorted(maps.Keys(m.wanted))
+	}
+	if told := m.endpoints(clusters); m.known && len(told) > 0 {
+		m.refused(m.feed.Tell(told))
 	}
 	return m.outputs(changes)
 }
@@ -200,8 +186,6 @@ func (m *serviceMaker) flush() []output {
 // detail returns the problems of inputs and endpoints, and the number of all.
 func (m *serviceMaker) detail() (named []string, all int) {
 	named, all = m.problems()
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	of := m.state.Problems()
 	return append(of, named...), all + len(of)
 }
@@ -209,8 +193,6 @@ func (m *serviceMaker) detail() (named []string, all int) {
 // all implements maker.
 func (m *serviceMaker) all() []output {
 	m.flush() // for the endpoints
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	return m.outputs(m.state.All())
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/adsclient"
@@ -22,6 +23,7 @@ import (
 	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/intake/records"
 )
 
@@ -59,12 +61,14 @@ type endpoints struct {
 
 // assignment is the state of one cluster.
 type assignment struct {
-	data     []byte // a ClusterLoadAssignment, encoded deterministically
-	answered bool
-	wanted   bool
-	since    time.Time // when wanted changed
-	awaited  bool      // the first answer has not come
-	news     bool      // run must call changed
+	digest    xxh3.Uint128    // of the newest ClusterLoadAssignment, as it came
+	endpoints services.Packed // that the relay can use
+	some      bool            // a locality has endpoints, of any sort
+	answered  bool
+	wanted    bool
+	since     time.Time // when wanted changed
+	awaited   bool      // the first answer has not come
+	news      bool      // run must call changed
 }
 
 // newEndpoints returns endpoints without clusters. patience is how long to wait for the first
@@ -138,7 +142,7 @@ func (e *endpoints) take(now time.Time) (news []string, wait time.Duration) {
 }
 
 func (e *endpoints) forget(name string) {
-	e.size -= len(e.clusters[name].data)
+	e.size -= len(e.clusters[name].endpoints)
 	delete(e.clusters, name)
 }
 
@@ -206,23 +210,20 @@ func (e *endpoints) names(string) (names []string) {
 	return names
 }
 
-// assignment implements records.Assignment.
-func (e *endpoints) assignment(cluster string) (all []services.Endpoint, known, settled bool) {
+// told returns what the server has told of clusters, without those that are awaited.
+func (e *endpoints) told(clusters []string) intake.Endpoints {
 	e.mu.Lock()
-	var a assignment
-	if of := e.clusters[cluster]; of != nil {
-		a = *of // data is replaced, never changed
+	defer e.mu.Unlock()
+	out := make(intake.Endpoints, len(clusters))
+	for _, name := range clusters {
+		switch a := e.clusters[name]; {
+		case a == nil || !a.wanted:
+			out[name] = records.Assignment{}
+		case !a.awaited:
+			out[name] = records.Assignment{Endpoints: a.endpoints, Known: a.answered}
+		}
 	}
-	e.mu.Unlock()
-	if !a.answered || !a.wanted {
-		return nil, false, !a.awaited
-	}
-	cla := &endpointv3.ClusterLoadAssignment{}
-	if err := proto.Unmarshal(a.data, cla); err != nil {
-		// assign encoded it.
-		panic(fmt.Sprintf("upstreams: assignment of %s does not decode: %v", cluster, err))
-	}
-	return services.FromAssignment(cla), true, !a.awaited
+	return out
 }
 
 func (e *endpoints) describe() *upstreams.EndpointsStatus {
@@ -235,7 +236,7 @@ func (e *endpoints) describe() *upstreams.EndpointsStatus {
 			continue
 		}
 		st.Clusters++
-		some = some || len(wire.Last(a.data, 2)) > 0 // a locality with endpoints
+		some = some || a.some
 		if a.answered {
 			st.Answered++
 		}
@@ -329,33 +330,36 @@ func (e *endpoints) takeAll(resp *adsclient.Response, out *records.Result) (chan
 	return changed
 }
 
-// assign stores an assignment and reports whether it has changed. size is that of its element. It
-// is encoded again, so that equal content has equal bytes.
+// assign stores an assignment and reports whether its endpoints have changed. size is that of its element.
 func (e *endpoints) assign(a *assignment, value []byte, size int) (differs bool, err error) {
 	if size > maxAssignment {
 		return false, fmt.Errorf("%d bytes: more than %d", size, maxAssignment)
 	}
-	if a.answered && bytes.Equal(a.data, value) {
+	digest := xxh3.Hash128(value)
+	if a.answered && a.digest == digest {
 		return false, nil
 	}
-	cla := &endpointv3.ClusterLoadAssignment{}
-	if err := proto.Unmarshal(value, cla); err != nil {
-		return false, err
+	all, err := panics.Value(func() (services.Packed, error) {
+		cla := &endpointv3.ClusterLoadAssignment{}
+		err := proto.Unmarshal(value, cla)
+		return services.Pack(services.FromAssignment(cla)), err
+	})
+	if p, is := errors.AsType[*panics.Panic](err); is {
+		e.complaints.Log(e.log, slog.LevelError, "panic while reading the endpoints of a cluster", "panic", p.Value, "stack", p.Stack)
 	}
-	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(cla)
 	if err != nil {
 		return false, err
 	}
-	added := len(data) - len(a.data)
+	added := len(all) - len(a.endpoints)
 	if a.wanted && e.size+added > maxAssignments {
 		e.forgetUnwanted()
 	}
 	if e.size+added > maxAssignments {
 		return false, fmt.Errorf("all endpoints together take more than %d bytes", maxAssignments)
 	}
-	differs = !a.answered || !bytes.Equal(a.data, data)
+	differs = !a.answered || a.endpoints != all
 	e.size += added
-	a.data, a.answered = data, true
+	a.digest, a.endpoints, a.some, a.answered = digest, all, len(wire.Last(value, 2)) > 0, true
 	return differs, nil
 }
 

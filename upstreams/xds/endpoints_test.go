@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -64,12 +63,15 @@ func (e *endpoints) answered() bool { return e.status().Missing == 0 }
 
 // Known returns the endpoints of a cluster, and Settled whether nothing more is waited for.
 func (e *endpoints) Known(cluster string) []services.Endpoint {
-	all, _, _ := e.assignment(cluster)
-	return all
+	a := e.told([]string{cluster})[cluster]
+	if !a.Known {
+		return nil
+	}
+	return append([]services.Endpoint{}, a.Endpoints.Unpack()...)
 }
 
 func (e *endpoints) Settled(cluster string) bool {
-	_, _, settled := e.assignment(cluster)
+	_, settled := e.told([]string{cluster})[cluster]
 	return settled
 }
 
@@ -286,7 +288,7 @@ func TestWhatIsWantedAgainIsKnown_N2(t *testing.T) {
 			f.endpoints.mu.Lock()
 			defer f.endpoints.mu.Unlock()
 			b := f.clusters["b"]
-			return b != nil && !b.wanted && bytes.Contains(b.data, []byte("10.0.0.9"))
+			return b != nil && !b.wanted && b.endpoints == services.Pack(services.FromAssignment(assignmentOf("b", "10.0.0.9")))
 		})
 		s.Set(edsTypeURL)
 		f.wants("a", "b")
@@ -435,7 +437,10 @@ func TestEndpointsAreBounded(t *testing.T) {
 		t.Errorf("an assignment of %d bytes is taken: %v", len(value), err)
 	}
 	e.size = maxAssignments
-	if _, err := e.assign(a, []byte("\x0a\x01a"), 3); err == nil || !strings.Contains(err.Error(), "together") {
+	if value, err = proto.Marshal(assignmentOf("a", "10.0.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.assign(a, value, len(value)); err == nil || !strings.Contains(err.Error(), "together") {
 		t.Errorf("error %v", err)
 	}
 }

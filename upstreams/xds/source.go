@@ -271,7 +271,7 @@ func (s *Source) endpointsChanged(clusters []string) {
 // tellEndpoints feeds the endpoints of clusters, and requests those that the feed needs. The caller
 // holds telling.
 func (s *Source) tellEndpoints(clusters []string) {
-	result := s.feed.Tell(intake.Endpoints{From: s.endpoints.assignment, Clusters: clusters})
+	result := s.feed.Tell(s.endpoints.told(clusters))
 	if err := result.Err(); err != nil {
 		s.complaints.Warn(s.log, "endpoints of services refused, last endpoints served", "err", err)
 	}

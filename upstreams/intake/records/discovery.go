@@ -2,23 +2,27 @@ package records
 
 import (
 	"errors"
+	"maps"
 	"slices"
 
 	"meshrelay/federation/services"
 	"meshrelay/mirror"
 )
 
-// Assignment returns the endpoints of a cluster. known is false if the upstream never sent any, not even none. settled
-// is set when the intake need not wait for an answer. Nobody changes the endpoints.
-type Assignment func(cluster string) (all []services.Endpoint, known, settled bool)
+// Assignment is what the upstream has told of a cluster. Known is false if that was nothing, not even that there are no
+// endpoints, and the intake need not wait for it.
+type Assignment struct {
+	Endpoints services.Packed
+	Known     bool
+}
 
 // discovery has the imported services, and the Envoy clusters with their endpoints.
 type discovery struct {
-	from     Assignment // nil until the first Endpoints
 	services map[*record]service
 	waiting  map[*record]struct{}            // services whose endpoints are not known yet
 	users    map[string]map[*record]struct{} // services by cluster
 	asked    map[string]struct{}             // clusters that the source must ask for
+	answers  map[string]Assignment           // of those that are asked for; others are awaited
 	differs  bool                            // asked has changed
 }
 
@@ -56,12 +60,10 @@ func (d *discovery) follow(sc *scope, rec *record, r *mirror.Resource) (services
 	out := services.Assignments{}
 	waiting, answered := false, 0
 	for _, c := range clusters {
-		if _, asked := d.asked[c.Name]; !asked || d.from == nil {
+		if a, settled := d.answers[c.Name]; !settled {
 			waiting = true
-		} else if all, known, settled := d.from(c.Name); !settled {
-			waiting = true
-		} else if known {
-			out[c.Port] = all
+		} else if a.Known {
+			out[c.Port] = a.Endpoints.Unpack()
 			answered++
 		}
 	}
@@ -98,14 +100,18 @@ func (d *discovery) ask() map[string]struct{} {
 	for c := range d.users {
 		d.asked[c] = struct{}{}
 	}
+	maps.DeleteFunc(d.answers, func(c string, _ Assignment) bool { return d.users[c] == nil })
 	return d.asked
 }
 
-// Endpoints imports the services with any of these clusters again. Their endpoints are those of from, until the next call.
-func (rs *Records) Endpoints(from Assignment, clusters []string, out *Result) {
-	rs.discovery.from = from
+// Endpoints imports the services with any of these clusters again. It passes over clusters that nobody has asked for: when one
+// is asked for, the source tells of it again.
+func (rs *Records) Endpoints(answers map[string]Assignment, out *Result) {
 	services := map[*record]*scope{}
-	for _, c := range clusters {
+	for c, a := range answers {
+		if _, asked := rs.discovery.asked[c]; asked {
+			rs.discovery.answers[c] = a
+		}
 		for rec := range rs.discovery.users[c] {
 			services[rec] = rs.discovery.services[rec].scope
 		}

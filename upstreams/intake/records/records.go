@@ -112,7 +112,7 @@ func newBook() book { return book{scopes: map[string]*scope{}, kinds: map[mirror
 func newDiscovery() *discovery {
 	return &discovery{
 		services: map[*record]service{}, waiting: map[*record]struct{}{},
-		users: map[string]map[*record]struct{}{}, asked: map[string]struct{}{},
+		users: map[string]map[*record]struct{}{}, asked: map[string]struct{}{}, answers: map[string]Assignment{},
 	}
 }
 
