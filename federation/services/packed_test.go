@@ -37,3 +37,14 @@ func TestPackedEndpointsOfAServiceTakeAFractionOfTheirMemory(t *testing.T) {
 		t.Errorf("%d bytes", n)
 	}
 }
+
+func BenchmarkPack(b *testing.B) {
+	var all []Endpoint
+	for i := range 10 {
+		all = append(all, Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: 8080, Locality: "region-1/zone-1", Account: "spiffe://cluster.local/ns/shop/sa/db", TLS: true, Labels: "app=db"})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		Pack(all).Unpack()
+	}
+}
