@@ -163,7 +163,7 @@ func (rs *Records) roomBesideHeld(kind mirror.Kind, name string, size int) error
 	if rs.former[rs.rules.keyOf(original)] != nil {
 		return nil // it returns
 	}
-	l, waiting, bytes := rs.limits, rs.held.N+len(rs.former)-rs.held.formers, rs.held.Bytes+rs.formerBytes-rs.held.formerBytes
+	l, waiting, bytes := rs.limits, rs.held.N+len(rs.former), rs.held.Bytes+rs.formerBytes
 	if waiting > 0 && (l.MaxResources > 0 && rs.resources+waiting >= 2*l.MaxResources || l.MaxBytes > 0 && rs.bytes+size+bytes > 2*l.MaxBytes) {
 		return fmt.Errorf(overLimit+"%w: see \"relay upstreams --held %s\"", errHeldFull, rs.name)
 	}

@@ -33,7 +33,7 @@ type Records struct {
 	roots     roots
 	name      string
 	limits    config.Limits
-	held      Held
+	held      Held // beside the former records
 	rules     *Rules
 	discovery *discovery
 	tell      Teller
@@ -81,9 +81,8 @@ type trust struct {
 // Held are the deletions that wait for the guard. With those of an update they count towards the limits, but not while the
 // upstream is frozen: it then serves no more than before.
 type Held struct {
-	N, Bytes             int
-	Frozen               bool
-	formers, formerBytes int // when it was set
+	N, Bytes int
+	Frozen   bool
 }
 
 // changes are what was touched since the last Wants.
@@ -133,8 +132,7 @@ func (rs *Records) SetNow(now time.Time, connected time.Duration) { rs.clock = c
 
 // SetHeld sets what waits before an update.
 func (rs *Records) SetHeld(h Held) {
-	h.formers, h.formerBytes = len(rs.former), rs.formerBytes
-	rs.held = h
+	rs.held = Held{h.N - len(rs.former), h.Bytes - rs.formerBytes, h.Frozen}
 }
 
 // Rules returns the rules by which records are imported.
