@@ -112,8 +112,13 @@ func (rs *Records) Kept() []state.Record {
 func (rs *Records) Adopt(records []state.Record, same bool) (ruled map[mirror.Key]struct{}) {
 	followed := rs.discovery
 	rs.book, rs.discovery, rs.streams, rs.touched = newBook(), newDiscovery(), streams{}, nil
-	rs.keepFollowing(followed)
 	rs.kept = 0
+	for _, rec := range rs.former { // they are served on
+		if s, is := followed.services[rec]; is {
+			_, sc := rs.scope(s.scope.Scope)
+			rs.followFormer(sc, rec)
+		}
+	}
 	held := map[mirror.Key]struct{}{}
 	for i := range records {
 		if isExtension(&records[i]) {
@@ -170,8 +175,8 @@ func (rs *Records) scopesOf(records []state.Record) []*scope {
 func (rs *Records) adoptOne(sc *scope, r *state.Record, same bool) (served mirror.Key, judged bool) {
 	served = r.Resource.Key()
 	original := cmp.Or(r.Original, r.Resource)
-	if !same {
-		original = rs.judgeProvenance(original)
+	if im := rs.rules; !same && im.relayed && !im.trusts(rs.server) && im.believed(original) {
+		original = original.Stamped(im.stamp) // it comes from a server that the rules do not believe any more
 	}
 	name := original.FullName()
 	key, ok := keyOf(sc.Kind, name)

@@ -143,19 +143,17 @@ func TestWhatIsCountedIsWhatIsThere(t *testing.T) {
 			rs.EndKeeping()
 			obey(t, rs, true)
 			if asked := rs.Ask(); asked != nil || random.IntN(2) == 0 {
-				var all []string
-				for c := range rs.discovery.users {
-					all = append(all, c)
-				}
-				pods := random.IntN(3)
-				rs.Endpoints(func(cluster string) (all []services.Endpoint, known, settled bool) {
+				answers, pods := map[string]Assignment{}, random.IntN(3)
+				for cluster := range rs.discovery.users {
+					var all []services.Endpoint
 					for i := range pods {
 						if strings.Contains(cluster, "|80|") || i > 0 {
 							all = append(all, services.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: 8080})
 						}
 					}
-					return all, pods > 0, true
-				}, all, &Result{})
+					answers[cluster] = Assignment{Endpoints: services.Pack(all), Known: pods > 0}
+				}
+				rs.Endpoints(answers, &Result{})
 				obey(t, rs, false)
 			}
 			for _, rec := range rs.all(federation.ServiceEntry) {

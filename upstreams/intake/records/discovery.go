@@ -5,7 +5,9 @@ import (
 	"maps"
 	"slices"
 
+	"meshrelay/federation"
 	"meshrelay/federation/services"
+	"meshrelay/internal/panics"
 	"meshrelay/mirror"
 )
 
@@ -107,16 +109,15 @@ func (d *discovery) ask() map[string]struct{} {
 // Endpoints imports the services with any of these clusters again. It passes over clusters that nobody has asked for: when one
 // is asked for, the source tells of it again.
 func (rs *Records) Endpoints(answers map[string]Assignment, out *Result) {
-	services := map[*record]*scope{}
+	all := map[*record]struct{}{}
 	for c, a := range answers {
 		if _, asked := rs.discovery.asked[c]; asked {
 			rs.discovery.answers[c] = a
 		}
-		for rec := range rs.discovery.users[c] {
-			services[rec] = rs.discovery.services[rec].scope
-		}
+		maps.Copy(all, rs.discovery.users[c])
 	}
-	for rec, sc := range services {
+	for rec := range all {
+		sc := rs.discovery.services[rec].scope
 		if rec.original == nil {
 			continue
 		}
@@ -140,7 +141,94 @@ func (rs *Records) Endpoints(answers map[string]Assignment, out *Result) {
 			rs.touch(rs.kind(sc.Kind), !waited, name) // a config may have waited for its endpoints
 		}
 	}
-	for _, sc := range services {
+	for _, sc := range rs.kind(federation.ServiceEntry).scopes {
 		rs.reportRefused(sc)
 	}
+}
+
+// refollow gives a service whose record is deleted its endpoints, while it is served.
+func (rs *Records) refollow(rec *record, sc *scope) {
+	var held *mirror.Resource
+	var siblings []*mirror.Resource
+	var err error
+	p := panics.Try(func() { held, siblings, err = rs.reshape(sc, rec, rec.original) })
+	delete(rs.discovery.waiting, rec) // the source need not answer
+	switch {
+	case p != nil:
+		_ = rs.Panicked(rec.original.FullName(), p) // its endpoints stay
+	case err == nil:
+		before := rec.size()
+		rec.resource = held
+		rec.setSiblings(siblings, nil)
+		rs.formerBytes += rec.size() - before
+		key := held.Key()
+		rs.want(Want{Addresses, key, nil, Origin{record: rec, scope: sc, Endpoints: true}, key})
+	}
+}
+
+// detach has the endpoints of a service followed whose record has no content any more, while it is served.
+func (rs *Records) detach(sc *scope, rec *record) {
+	if _, is := rs.discovery.services[rec]; is && rec.resource != nil && rec.original != nil {
+		former := *rec
+		rs.setFormer(&former)
+		rs.followFormer(sc, &former)
+	}
+	rs.discovery.unfollow(rec)
+	rec.siblings = nil
+}
+
+// followFormer follows the endpoints of a former record, which were followed before. The source need not answer.
+func (rs *Records) followFormer(sc *scope, rec *record) {
+	_, _ = rs.discovery.follow(sc, rec, rec.original)
+	delete(rs.discovery.waiting, rec)
+}
+
+// setFormer notes the last record of a key: what is served of it stays until LetGo.
+func (rs *Records) setFormer(rec *record) {
+	key := rec.resource.Key()
+	rs.LetGo(key)
+	rs.former[key] = rec
+	rs.formerBytes += rec.size()
+}
+
+// LetGo notes that a key is served no more, or has a record again: its last record is forgotten. It returns the siblings
+// of that.
+func (rs *Records) LetGo(key mirror.Key) (siblings map[mirror.Key]*mirror.Resource) {
+	f := rs.former[key]
+	if f == nil {
+		return nil
+	}
+	rs.discovery.unfollow(f)
+	rs.parents = rs.parents || key.Kind == federation.ServiceEntry
+	rs.formerBytes -= f.size()
+	delete(rs.former, key)
+	return f.siblings
+}
+
+// The siblings of a service are served beside its own key: a ServiceEntry for each other set of ports that endpoints serve.
+// They come and go with the endpoints, whatever holds the config, and go with the service.
+
+// setSiblings sets the siblings of a service. Former ones, also of its former record, are nil until a Want has told it.
+func (r *record) setSiblings(all []*mirror.Resource, former *record) {
+	if former == nil {
+		former = r
+	}
+	if len(all)+len(r.siblings)+len(former.siblings) == 0 {
+		return
+	}
+	next := map[mirror.Key]*mirror.Resource{}
+	for _, was := range []*record{r, former} {
+		for key := range was.siblings {
+			next[key] = nil
+		}
+	}
+	for _, s := range all {
+		next[s.Key()] = s
+	}
+	r.siblings = next
+}
+
+// sibling returns a sibling as a record.
+func (r *record) sibling(s *mirror.Resource) *record {
+	return &record{resource: s, original: r.original, at: r.at, relayed: r.relayed}
 }

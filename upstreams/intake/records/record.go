@@ -17,7 +17,7 @@ type record struct {
 	resource *mirror.Resource // last good content, as imported; nil if there is none or it is left out
 	// original is the content as received, and stamped, if the import changed it.
 	original   *mirror.Resource
-	siblings   map[mirror.Key]*mirror.Resource // what else is served of a service (siblings.go); nil for nearly all
+	siblings   map[mirror.Key]*mirror.Resource // what else is served of a service (discovery.go); nil for nearly all
 	version    string                          // given by the source
 	mark       uint64                          // of the newest element, zero for none
 	leftOut    leftOut
