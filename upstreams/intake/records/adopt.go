@@ -120,19 +120,17 @@ func (rs *Records) Adopt(records []state.Record, same bool) (ruled map[mirror.Ke
 		}
 	}
 	held := map[mirror.Key]struct{}{}
-	for i := range records {
-		if isExtension(&records[i]) {
-			held[records[i].Resource.Key()] = struct{}{} // until its WasmPlugin is reconciled
-		}
-	}
 	scopes := rs.scopesOf(records)
 	for _, siblings := range []bool{false, true} { // those of a service need its record
 		for i, sc := range scopes {
-			if sc == nil || (records[i].Original != nil && records[i].Resource.HasAnnotation(mirror.SiblingAnnotation)) != siblings {
-				continue
-			}
-			if key, judged := rs.adoptOne(sc, &records[i], same); judged {
-				held[key] = struct{}{}
+			switch r := &records[i]; {
+			case isExtension(r):
+				held[r.Resource.Key()] = struct{}{} // until its WasmPlugin is reconciled
+			case sc == nil || (r.Original != nil && r.Resource.HasAnnotation(mirror.SiblingAnnotation)) != siblings:
+			default:
+				if key, judged := rs.adoptOne(sc, r, same); judged {
+					held[key] = struct{}{}
+				}
 			}
 		}
 	}

@@ -50,7 +50,7 @@ func obey(t *testing.T, rs *Records, letGo bool) {
 		want, n := make(groups, len(sc.groups)), 0
 		for _, rec := range sc.byName {
 			if rec.mark != 0 {
-				want.add(rec.mark)
+				want.count(rec.mark, 1)
 				n++
 			}
 		}

@@ -27,18 +27,11 @@ type groups []group
 // newGroups returns groups for this many marks.
 func newGroups(marks int) groups { return make(groups, 1<<bits.Len(uint(marks/perGroup))) }
 
-func (g groups) of(mark uint64) *group { return &g[mark&uint64(len(g)-1)] }
-
-func (g groups) add(mark uint64) {
-	of := g.of(mark)
-	of.sum += mark
-	of.n++
-}
-
-func (g groups) remove(mark uint64) {
-	of := g.of(mark)
-	of.sum -= mark
-	of.n--
+// count adds n records with a mark.
+func (g groups) count(mark uint64, n int) {
+	of := &g[mark&uint64(len(g)-1)]
+	of.sum += mark * uint64(n)
+	of.n += n
 }
 
 // mark returns the mark of an element of this size, zero for none. The same bytes have another mark
@@ -60,7 +53,7 @@ func (sc *scope) setMark(rec *record, mark uint64) {
 		return
 	}
 	if rec.mark != 0 {
-		sc.groups.remove(rec.mark)
+		sc.groups.count(rec.mark, -1)
 		sc.marked--
 		rec.mark = 0
 	}
@@ -71,12 +64,12 @@ func (sc *scope) setMark(rec *record, mark uint64) {
 		sc.groups = newGroups(2 * sc.marked)
 		for _, other := range sc.byName {
 			if other.mark != 0 {
-				sc.groups.add(other.mark)
+				sc.groups.count(other.mark, 1)
 			}
 		}
 	}
 	rec.mark = mark
-	sc.groups.add(mark)
+	sc.groups.count(mark, 1)
 }
 
 // same has the elements of an answer that are unchanged.
@@ -101,7 +94,7 @@ func (rs *Records) repeated(sc *scope, u *Update) *same {
 	sums, n := make(groups, len(sc.groups)), 0
 	for mark, size := range u.Marks {
 		if mark = rs.mark(mark, size); mark != 0 {
-			sums.add(mark)
+			sums.count(mark, 1)
 		}
 		n++
 	}

@@ -117,11 +117,10 @@ func newDiscovery() *discovery {
 
 // Renewed returns Records that begin with what rs has.
 func (rs *Records) Renewed(tell Teller) *Records {
-	next := New(config.Upstream{Name: rs.name, Limits: rs.limits}, rs.rules, tell)
-	next.clock, next.roots, next.trust, next.panics = rs.clock, rs.roots, rs.trust, rs.panics
-	next.formers, next.discovery = rs.formers, rs.discovery
+	next := *rs
+	next.tell = tell
 	next.Adopt(rs.Kept(), true)
-	return next
+	return &next
 }
 
 // SetLimits sets the limits.
