@@ -24,22 +24,16 @@ func (e Freeze) step(in *Intake) {
 	if e.DryRun {
 		return
 	}
-	waits := in.endsHold()
-	in.freeze(e.Order)
-	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is, resources: %d%s", in.gate.Size(), waits), Command: "relay unfreeze " + in.cfg.name})
+	waits := in.freeze(e.Order)
+	in.tellOrder(e.Order, "", events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is, resources: %d%s", in.gate.Size(), waits), Command: "relay unfreeze " + in.cfg.name})
 }
 
-// endsHold returns how a freeze changes a hold, empty when nothing is held.
-func (in *Intake) endsHold() string {
-	if !in.gate.Holding() {
-		return ""
+// freeze freezes the upstream. Held deletions are not carried out: waits tells of them.
+func (in *Intake) freeze(o Order) (waits string) {
+	if in.gate.Holding() {
+		held, _ := in.gate.Waiting()
+		waits = fmt.Sprintf("; %d held deletions wait for the end of the freeze", held)
 	}
-	held, _ := in.gate.Waiting()
-	return fmt.Sprintf("; %d held deletions wait for the end of the freeze", held)
-}
-
-// freeze freezes the upstream. Held deletions are not carried out.
-func (in *Intake) freeze(o Order) {
 	f := &state.Frozen{Since: o.Since, Revision: o.To, Reason: o.Reason, Order: o.ID}
 	if f.Since.IsZero() {
 		f.Since = in.now.UTC()
@@ -48,6 +42,7 @@ func (in *Intake) freeze(o Order) {
 	in.frozen = f
 	in.gate.Freeze()
 	in.journal.reported = time.Time{} // so that the disk gets it
+	return waits
 }
 
 // Unfreeze is the event that an upstream follows its source again. The guard judges the deletions.
@@ -62,14 +57,22 @@ func (e Unfreeze) step(in *Intake) {
 		in.out.err = NotPossible("upstream %s is out of contact: wait for it, or use --force to follow its last known content", in.cfg.name)
 		return
 	}
-	in.out.Effect = in.unfreezing()
-	if !e.DryRun {
-		in.tellOrder(e.Order, events.Event{Type: events.Unfrozen, Text: "the upstream is followed again"})
-		in.thaw(events.ByOperator, withReason("unfreeze", e.Reason))
+	if in.showUnfrozen(&in.out.Effect); e.DryRun {
+		return
 	}
+	in.tellOrder(e.Order, "unfreeze", events.Event{Type: events.Unfrozen, Text: "the upstream is followed again"})
+	in.frozen = nil
+	in.gate.Thaw()
+	if in.told {
+		in.without = time.Time{}
+	}
+	in.journal.reported = time.Time{}
+	in.reconcileAll()
+	in.end(in.records.Unsettled())
 }
 
-func (in *Intake) unfreezing() (e Effect) {
+// showUnfrozen sets the effect that an unfreeze has.
+func (in *Intake) showUnfrozen(e *Effect) {
 	has := map[mirror.Key]bool{}
 	for key := range in.records.Keys() {
 		has[key] = true
@@ -87,21 +90,6 @@ func (in *Intake) unfreezing() (e Effect) {
 		e.Held = judged
 	}
 	e.Kept = in.gate.Size() - e.Changed - e.Removed
-	e.finish()
-	return e
-}
-
-// thaw ends a freeze. cause is the cause of the next revision.
-func (in *Intake) thaw(by events.By, cause string) {
-	in.frozen = nil
-	in.gate.Thaw()
-	if in.told {
-		in.without = time.Time{}
-	}
-	in.because(by, cause)
-	in.journal.reported = time.Time{}
-	in.reconcileAll()
-	in.end(in.records.Unsettled())
 }
 
 // Rollback is the event that an operator serves the resources of an earlier revision, frozen.
@@ -112,16 +100,15 @@ type Rollback struct {
 
 func (e Rollback) step(in *Intake) {
 	revision := in.records.Present(in.admitted(e.Records))
-	waits := in.endsHold()
+	waits := ""
 	if !e.DryRun {
-		in.freeze(e.Order)
+		waits = in.freeze(e.Order)
 	}
-	effect := in.serveOnly(revision, e.DryRun)
-	if in.out.Effect = effect; e.DryRun {
+	if in.serveOnly(revision, e.DryRun); e.DryRun {
 		return
 	}
-	in.because(events.ByOperator, withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
-	in.tellOrder(e.Order, events.Event{
+	in.gate.Settle()
+	in.tellOrder(e.Order, fmt.Sprintf("rollback to %d", e.To), events.Event{
 		Type: events.RolledBack, Text: fmt.Sprintf("to revision %d, and frozen there: %d resources%s", e.To, len(revision), waits), Command: "relay unfreeze " + in.cfg.name,
 	})
 	in.Note(slog.LevelWarn, "rolled back by operator, frozen", "revision", e.To, "resources", len(revision))
@@ -129,9 +116,9 @@ func (e Rollback) step(in *Intake) {
 	in.end(in.records.Unsettled())
 }
 
-// serveOnly serves records, and nothing else. It changes nothing in a dry run.
-func (in *Intake) serveOnly(revision []state.Record, dryRun bool) (effect Effect) {
-	present := in.servedKeys()
+// serveOnly serves records, and nothing else, and sets the effect of that. It changes nothing else in a dry run.
+func (in *Intake) serveOnly(revision []state.Record, dryRun bool) {
+	effect, present := &in.out.Effect, in.servedKeys()
 	for i := range revision {
 		r := &revision[i]
 		key := r.Resource.Key()
@@ -156,11 +143,6 @@ func (in *Intake) serveOnly(revision []state.Record, dryRun bool) (effect Effect
 			in.gate.Drop(key)
 		}
 	}
-	effect.finish()
-	if !dryRun {
-		in.gate.Settle()
-	}
-	return effect
 }
 
 // Frozen returns the freeze or rollback, nil if there is none. It is immutable.
@@ -186,7 +168,7 @@ func (e Release) step(in *Intake) {
 			return
 		}
 	}
-	effect := Effect{}
+	effect := &in.out.Effect
 	for _, key := range in.namedHold().keys {
 		if e.picks(key) {
 			effect.count(key, true, false)
@@ -198,13 +180,10 @@ func (e Release) step(in *Intake) {
 	}
 	held, _ := in.gate.Waiting()
 	effect.Kept, effect.Held = in.gate.Size()-effect.Removed, held-effect.Removed
-	effect.finish()
-	in.out.Effect = effect
 	if e.DryRun {
 		return
 	}
-	in.because(events.ByOperator, withReason("release", e.Reason))
-	in.tellOrder(e.Order, events.Event{
+	in.tellOrder(e.Order, "release", events.Event{
 		Type: events.Released, Hold: in.namedHold().id, Text: fmt.Sprintf("%d held deletions carried out, %d still held", effect.Removed, effect.Held),
 	})
 	in.Note(slog.LevelWarn, "held deletions released by operator", "hold", in.namedHold().id, "removed", effect.Removed, "held", effect.Held)
@@ -218,7 +197,7 @@ func (in *Intake) releaseRoots(o Order) bool {
 		return false
 	}
 	if !o.DryRun {
-		in.tellOrder(o, events.Event{Type: events.Released, Text: "root namespaces are now " + now + ", before " + in.records.Roots()})
+		in.tellOrder(o, "", events.Event{Type: events.Released, Text: "root namespaces are now " + now + ", before " + in.records.Roots()})
 		in.records.SetRoots(now)
 		in.reroot()
 	}

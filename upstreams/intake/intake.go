@@ -78,6 +78,7 @@ func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	in.advance(now)
 	in.out = Output{}
 	e.step(in)
+	in.out.Effect.finish()
 	in.expireTimers()
 	in.out.Wake = in.nextDeadline()
 	in.records.RejudgeRoutes(&in.out.Result)

@@ -77,11 +77,10 @@ func (in *Intake) MarkAll() {
 func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	in.advance(now)
 	j := &in.journal
-	whole := j.whole
-	if whole {
+	if j.tookWhole = j.whole; j.whole {
 		in.MarkAll()
 	}
-	j.whole, j.tookWhole = false, whole
+	j.whole = false
 	changes := make([]state.Change, 0, len(j.dirty))
 	for key, o := range j.dirty {
 		c := state.Change{Key: key, Endpoints: o.Endpoints}
@@ -92,11 +91,9 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 		changes = append(changes, c)
 	}
 	slices.SortFunc(changes, func(a, b state.Change) int { return mirror.CompareKeys(a.Key, b.Key) })
-	if len(j.dirty) > 0 {
-		j.dirty = map[mirror.Key]records.Origin{}
-	}
+	j.dirty = map[mirror.Key]records.Origin{}
 	meta := in.meta(len(changes) > 0)
-	meta.Whole = whole
+	meta.Whole = j.tookWhole
 	meta.By = strings.Join(j.causes, ", ")
 	j.causes, j.tookCauses = nil, j.causes
 	return changes, meta

@@ -113,11 +113,6 @@ func (o Order) Check() error {
 	return nil
 }
 
-// withReason appends an operator's reason to a cause.
-func withReason(what, reason string) string {
-	return strings.TrimSuffix(what+" ("+reason+")", " ()")
-}
-
 // Effect has the changes of served resources by an order.
 type Effect struct {
 	// Added, Changed, Removed and Kept count resources.
@@ -162,6 +157,7 @@ func (e *Effect) count(key mirror.Key, was, will bool) {
 	e.Resources = append(e.Resources, mark+key.String())
 }
 
+// finish bounds the examples.
 func (e *Effect) finish() {
 	slices.SortFunc(e.Resources, func(a, b string) int { return strings.Compare(a[2:], b[2:]) })
 	if len(e.Resources) > maxShown {

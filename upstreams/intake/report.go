@@ -1,9 +1,11 @@
 package intake
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"meshrelay/events"
@@ -28,9 +30,12 @@ type contact struct {
 	next     string        // of the open stream
 }
 
-// tellOrder adds the event of an operator's order. The following changes of the step are changes by this
-// order.
-func (in *Intake) tellOrder(o Order, e events.Event) {
+// tellOrder adds the event of an operator's order, which causes the changes of the step. cause is that of the revision, empty
+// for an order that makes none.
+func (in *Intake) tellOrder(o Order, cause string, e events.Event) {
+	if cause != "" {
+		in.journal.because(strings.TrimSuffix(cause+" ("+o.Reason+")", " ()"))
+	}
 	e.By, e.Reason = events.ByOperator, o.Reason
 	in.report.by, in.report.reason = e.By, o.Reason
 	in.Tell(e)
@@ -47,18 +52,13 @@ func (in *Intake) because(by events.By, cause string) {
 
 // reported returns the events of the step. The changes come last.
 func (in *Intake) reported() []events.Event {
-	r := &in.report
+	r := in.report
+	in.report = report{}
 	if r.changes.Total() > 0 {
 		changes := r.changes
-		e := events.Event{Type: events.Changed, By: r.by, Reason: r.reason, Resources: &changes}
-		if e.By == "" {
-			e.By = events.ByUpstream
-		}
-		r.events = append(r.events, e)
+		r.events = append(r.events, events.Event{Type: events.Changed, By: cmp.Or(r.by, events.ByUpstream), Reason: r.reason, Resources: &changes})
 	}
-	out := r.events
-	in.report = report{}
-	return out
+	return r.events
 }
 
 // reportHold reports a hold with its start, which is earlier than the event.
@@ -83,12 +83,14 @@ func (in *Intake) reportHold() {
 // reportClosed reports that the source is out of contact: each kind of trouble once until the next
 // contact, because two addresses may fail in turn, each in its own way.
 func (in *Intake) reportClosed(e Closed, was bool) {
-	t := events.Lost
+	t, what := events.Lost, "not reached"
 	switch {
 	case e.Denied:
-		t = events.Denied
+		t, what = events.Denied, "the upstream refuses the relay's identity"
 	case e.Failed:
-		t = events.Failed
+		t, what = events.Failed, "the upstream can not be used"
+	case was:
+		what = "contact lost, what it had is served"
 	}
 	if was {
 		in.contact.lost = in.now
@@ -97,14 +99,6 @@ func (in *Intake) reportClosed(e Closed, was bool) {
 		return
 	}
 	in.contact.troubles = append(in.contact.troubles, t)
-	what := map[events.Type]string{events.Denied: "the upstream refuses the relay's identity", events.Failed: "the upstream can not be used"}[t]
-	switch {
-	case what != "":
-	case was:
-		what = "contact lost, what it had is served"
-	default:
-		what = "not reached"
-	}
 	in.Tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: text.Shorten(e.Reason, records.MaxReason), Command: "relay upstreams " + in.cfg.name})
 }
 
