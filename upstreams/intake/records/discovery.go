@@ -118,7 +118,7 @@ func (rs *Records) Endpoints(answers map[string]Assignment, out *Result) {
 	}
 	for rec := range all {
 		sc := rs.discovery.services[rec].scope
-		if rec.original == nil {
+		if sc == nil || rec.original == nil { // another took its key meanwhile
 			continue
 		}
 		name := rec.original.FullName()
