@@ -222,47 +222,37 @@ func (rs *Records) isAsItWas(rec *record, hash xxh3.Uint128, size int) bool {
 	return rec.accepted() && rec.relayed == rs.believe && !rs.tooLarge(size) && rec.hash == hash
 }
 
-// takeElement applies one new or changed element. rec is nil for a new name. It returns the name,
-// and whether the content of the record changed.
+// takeElement applies one new or changed element. rec is nil for a new name. It returns the name, and whether the content of
+// the record changed. After an error or a panic, the last good content stays, also if its deletion waits.
 func (rs *Records) takeElement(sc *scope, rec *record, name []byte, el *Element, out *Result) (full string, differs bool) {
-	if rec != nil {
-		rec.generation = sc.generation
-		if len(sc.refused) > 0 {
-			rs.forgive(sc, string(name))
-		}
-		full = string(name)
-		return full, rs.accept(sc, rec, full, el, out)
-	}
-	rec, full = &record{generation: sc.generation}, string(name)
+	full = string(name)
 	rs.forgive(sc, full)
-	differs = rs.accept(sc, rec, full, el, out)
-	if rec.resource != nil && rec.resource.FullName() == full {
-		full = rec.resource.FullName() // share one string, unless the name was rewritten
+	fresh := rec == nil
+	if fresh {
+		rec = &record{}
 	}
-	sc.byName[full] = rec
-	return full, differs
-}
-
-// accept applies a new or changed element and reports whether the content of the record changed.
-// After an error or a panic, the last good content stays, also if its deletion waits.
-func (rs *Records) accept(sc *scope, rec *record, name string, el *Element, out *Result) bool {
 	was := rec.resource
-	defer rs.count(rec, len(name))
-	rec.hash, rec.relayed = el.hash(), rs.believe
+	rec.hash, rec.relayed, rec.generation = el.hash(), rs.believe, sc.generation
 	rs.endKeep(sc, rec)
 	sc.setMark(rec, el.Mark)
 	rec.setVersion(el.Version)
-	differs, err := rs.decode(sc, rec, name, el, out)
-	if err == nil {
-		if rec.resource == nil || !rec.resource.Equal(was) {
-			rec.at = seconds(rs.now)
-		}
-		return differs
+	differs, err := rs.decode(sc, rec, full, el, out)
+	if err != nil {
+		rs.refuse(sc, full, err, out)
+		rec.hash = xxh3.Uint128{} // check and report it again each time
+		sc.setMark(rec, 0)
+		differs = rs.revive(rec, sc.Kind, full)
+	} else if rec.resource == nil || !rec.resource.Equal(was) {
+		rec.at = seconds(rs.now)
 	}
-	rs.refuse(sc, name, err, out)
-	rec.hash = xxh3.Uint128{} // check and report it again each time
-	sc.setMark(rec, 0)
-	return rs.revive(rec, sc.Kind, name)
+	rs.count(rec, len(full))
+	if fresh {
+		if rec.resource != nil && rec.resource.FullName() == full {
+			full = rec.resource.FullName() // share one string, unless the name was rewritten
+		}
+		sc.byName[full] = rec
+	}
+	return full, differs
 }
 
 // decode sets the content of a record from an element, or returns the mistake in the element.
