@@ -281,3 +281,32 @@ func TestAddressesMakeNoLineInTheJournal(t *testing.T) {
 		}
 	}
 }
+
+// TestAServiceThatIsBackIsServedAsItIsNow: its former record, which had other ports, is told of the same endpoints.
+func TestAServiceThatIsBackIsServedAsItIsNow(t *testing.T) {
+	u := config.Upstream{Name: "east", Services: config.Services{Mode: config.ServicesDiscover}, Guard: config.Guard{Empty: config.EmptyHold}}
+	u.Import.Selector = "!hidden"
+	rules, err := records.NewRules(u, config.Provenance{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 { // the order in which records are told is that of a map
+		w := &town{machine: machineOf(t, u), selects: true}
+		w.step(Succeeded{rules})
+		for i := range 2 {
+			w.present[i], w.ports[i], w.addresses[i] = true, 1, []string{"10.0.0.1"}
+		}
+		w.open(entryURL)
+		for _, change := range []func(){func() {}, func() { w.hidden[0] = true }, func() { w.ports[0], w.hidden[0] = 2, false }} {
+			change()
+			w.step(w.answer())
+			w.tell(0)
+			w.tell(1)
+		}
+		se := &networking.ServiceEntry{}
+		r := w.store.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "s-0"})
+		if r == nil || proto.Unmarshal(r.BodyValue(), se) != nil || len(se.Ports) != 2 || len(se.Endpoints) != 1 {
+			t.Fatalf("it is served with the ports %v and the endpoints %v", se.Ports, se.Endpoints)
+		}
+	}
+}

@@ -72,10 +72,11 @@ func (rs *Records) Wants(obey func(Want)) {
 	all := rs.touched
 	rs.touched = nil
 	for _, t := range all {
-		if t.want != nil {
-			t.want.obeyed(obey)
-		} else {
+		switch {
+		case t.want == nil:
 			rs.wants(t.kind, t.name, t.endpoints, obey)
+		case t.want.What != Addresses || rs.former[t.want.Key] == t.want.record: // else the key has a record again, which tells its own
+			t.want.obeyed(obey)
 		}
 	}
 }
