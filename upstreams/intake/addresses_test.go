@@ -310,3 +310,35 @@ func TestAServiceThatIsBackIsServedAsItIsNow(t *testing.T) {
 		}
 	}
 }
+
+// TestARevisionThatWasSavedInAFreezeFollowsTheAddresses: the source had changed the service, and a rule had left it out, before its
+// first write to disk. A rollback to it must not serve the addresses of then.
+func TestARevisionThatWasSavedInAFreezeFollowsTheAddresses(t *testing.T) {
+	u := config.Upstream{Name: "east", Services: config.Services{Mode: config.ServicesDiscover}, Guard: config.Guard{Percent: 100}}
+	u.Import.Selector = "!hidden"
+	rules, err := records.NewRules(u, config.Provenance{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &town{machine: machineOf(t, u), selects: true}
+	w.step(Succeeded{rules})
+	w.present[0], w.ports[0], w.addresses[0] = true, 1, []string{"10.0.0.1"}
+	w.open(entryURL)
+	w.step(w.answer())
+	w.step(Endpoints{})
+	w.tell(0)
+	w.step(Freeze{})
+	for _, change := range []func(){func() { w.ports[0] = 2 }, func() { w.hidden[0] = true }} {
+		change()
+		w.step(w.answer())
+		w.tell(0)
+	}
+	revision := w.saved()
+	w.addresses[0] = nil
+	w.tell(0)
+	w.step(Rollback{Order: Order{To: 1}, Records: revision})
+	se := &networking.ServiceEntry{}
+	if r := w.store.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "s-0"}); r == nil || proto.Unmarshal(r.BodyValue(), se) != nil || len(se.Endpoints) > 0 {
+		t.Errorf("served with %v", se.Endpoints)
+	}
+}

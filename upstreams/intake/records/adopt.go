@@ -223,7 +223,8 @@ func hashOf(b [16]byte) xxh3.Uint128 {
 // Saved returns the record to write for a key that is served as r, from its origin.
 func (rs *Records) Saved(o Origin, r *mirror.Resource) state.Record {
 	rec, sc := o.record, o.scope
-	if f := rs.former[r.Key()]; f != nil && rs.discovery.services[f].scope != nil && services.SameConfig(f.resource, r) {
+	f := rs.former[r.Key()]
+	if f != nil && rs.discovery.services[f].scope != nil && (rec == nil || rec.resource == nil || services.SameConfig(f.resource, r)) {
 		rec, sc = f, rs.discovery.services[f].scope // a record that was written before may have no content now
 	}
 	switch {
