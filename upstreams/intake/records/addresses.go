@@ -59,7 +59,7 @@ func (rs *Records) keep(sc *scope, name string, rec *record) bool {
 	if err != nil {
 		return false
 	}
-	rec.resource, rec.original, rec.kept = bare, original, max(rs.connected, 1)
+	rec.resource, rec.original, rec.kept = bare, original, rs.connected+1
 	rec.setSiblings(nil, nil)
 	rec.hash = xxh3.Uint128{} // it is decoded when it comes again
 	sc.setMark(rec, 0)
@@ -81,15 +81,15 @@ func (rs *Records) endKeep(sc *scope, rec *record) {
 	}
 }
 
-// leftOf returns for how much longer a record is kept that was left out at a time.
-func (rs *Records) leftOf(since time.Duration) time.Duration { return since + keepFor - rs.connected }
+// leftOf returns for how much longer a record is kept, from record.kept.
+func (rs *Records) leftOf(kept time.Duration) time.Duration { return kept - 1 + keepFor - rs.connected }
 
 // EndKeeping deletes the services that a registry has left out for long enough. It reports whether it was time to look.
 func (rs *Records) EndKeeping() bool {
 	if rs.kept == 0 || rs.leftOf(rs.keptSince) > 0 {
 		return false
 	}
-	rs.keptSince = rs.connected
+	rs.keptSince = rs.connected + 1
 	var gone []place
 	for p, rec := range rs.allKept() {
 		if rs.leftOf(rec.kept) <= 0 {

@@ -21,7 +21,7 @@ type record struct {
 	version    string                          // given by the source
 	mark       uint64                          // of the newest element, zero for none
 	leftOut    leftOut
-	kept       time.Duration // since when the source does not have it any more, in time of contact; zero while it has it
+	kept       time.Duration // since when the source does not have it, in time of contact, plus 1; zero while it has it
 	at         uint32        // when the content came, in seconds since the epoch, up to the year 2106
 	counted    uint32        // bytes of it in Records.bytes
 	generation uint32        // of the last update with this name
