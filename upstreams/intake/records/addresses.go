@@ -219,10 +219,12 @@ func (rs *Records) Present(records []state.Record) []state.Record {
 		now[key] = rec.resource
 		maps.Copy(now, rec.siblings)
 	}
-	for p, rec := range rs.all(federation.ServiceEntry) {
-		if found, _ := rs.kind(p.Kind).find(p.name); found == rec && (rec.kept == 0 || now[rec.resource.Key()] == nil) {
-			now[rec.resource.Key()] = rec.resource
-			maps.Copy(now, rec.siblings)
+	for _, sc := range slices.Backward(rs.kind(federation.ServiceEntry).scopes) {
+		for _, rec := range sc.byName {
+			if rec.resource != nil && (rec.kept == 0 || now[rec.resource.Key()] == nil) {
+				now[rec.resource.Key()] = rec.resource
+				maps.Copy(now, rec.siblings)
+			}
 		}
 	}
 	out := slices.Clone(records)
