@@ -23,6 +23,7 @@ type Teller interface {
 
 // Records are what the source of an upstream says. Their methods are called one at a time.
 type Records struct {
+	settings
 	clock
 	book
 	streams
@@ -31,9 +32,6 @@ type Records struct {
 	trust
 	changes
 	roots     roots
-	name      string
-	limits    config.Limits
-	held      Held // beside the former records
 	rules     *Rules
 	discovery *discovery
 	tell      Teller
@@ -41,6 +39,12 @@ type Records struct {
 	panics uint64
 	// Fault is a hook of tests that panics.
 	Fault func(*mirror.Resource)
+}
+
+type settings struct {
+	name   string
+	limits config.Limits
+	held   Held // beside the former records
 }
 
 type clock struct {
@@ -101,7 +105,7 @@ type roots struct {
 // New returns Records without any.
 func New(u config.Upstream, rules *Rules, tell Teller) *Records {
 	return &Records{
-		name: u.Name, limits: u.Limits, rules: rules, tell: tell, book: newBook(), discovery: newDiscovery(),
+		settings: settings{name: u.Name, limits: u.Limits}, rules: rules, tell: tell, book: newBook(), discovery: newDiscovery(),
 		formers: formers{former: map[mirror.Key]*record{}},
 	}
 }
