@@ -60,13 +60,15 @@ type row struct {
 func transitions() []row {
 	const live, frozen = false, true
 	all := []row{
+		{live, Follows, wanted, Follows, serves},
 		{live, Follows, gone, Departing, stays},
 		{live, Follows, expires, Follows, drops},
+		{live, Departing, wanted, Follows, serves},
 		{live, Departing, gone, Departing, stays},
 		{live, Departing, holds, Held, bares},
 		{live, Departing, passes, Follows, drops},
 		{live, Departing, expires, Follows, drops},
-		{live, Departing, freezes, Differs, stays},
+		{live, Departing, freezes, Differs, bares},
 		{live, Held, wanted, Follows, returns},
 		{live, Held, gone, Held, stays},
 		{live, Held, holdEnds, Departing, stays},
@@ -77,20 +79,18 @@ func transitions() []row {
 		{live, Kept, gone, Departing, stays},
 		{live, Kept, recounts, Follows, stays},
 		{frozen, Follows, gone, Differs, bares},
+		{frozen, Follows, rollsBack, Kept, stays},
 		{frozen, Differs, gone, Differs, bares},
 		{frozen, Differs, recounts, Follows, stays},
 		{frozen, RuledOut, gone, RuledOut, bares},
 		{frozen, Kept, gone, Kept, bares},
 	}
-	for _, from := range []State{Follows, Departing, RuledOut, Kept} {
-		all = append(all, row{live, from, wanted, Follows, serves})
-	}
-	for _, from := range []State{Follows, Departing, Held, RuledOut, Kept} {
+	for _, from := range []State{Follows, Departing, Held, RuledOut} {
 		all = append(all, row{live, from, ruledOut, Follows, drops})
 	}
 	for _, from := range []State{Follows, Differs, RuledOut, Kept} {
 		all = append(all, row{frozen, from, same, Follows, stays}, row{frozen, from, other, Differs, stays},
-			row{frozen, from, ruledOut, RuledOut, bares}, row{frozen, from, rollsBack, Kept, stays})
+			row{frozen, from, ruledOut, RuledOut, bares})
 	}
 	return all
 }
