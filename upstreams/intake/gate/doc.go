@@ -6,4 +6,14 @@
 //
 // The package knows neither kinds nor what a source is made of: it imports package mirror and its
 // settings, nothing else. A Gate has no I/O, no goroutine and no clock.
+//
+// Its files call down only, in this order:
+//
+//   - contact.go: what is due, and the contact with the source
+//   - guard.go: updates, and which deletions pass
+//   - hold.go: how a hold begins, and how its deletions are carried out
+//   - gate.go: the Gate, its keys, and what happens to one
+//   - clock.go: what has expired, and how long a hold lasts
+//   - sizes.go: how many resources there were
+//   - states.go: the states of a key, and the table of transitions
 package gate

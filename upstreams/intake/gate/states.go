@@ -56,7 +56,8 @@ type row struct {
 	do     effect
 }
 
-// transitions returns every transition that can happen.
+// transitions returns every transition that can happen. A thaw finds no RuledOut or Kept key that the source wants, and no
+// Kept one that the rules leave out: the gate was told of that in the freeze.
 func transitions() []row {
 	const live, frozen = false, true
 	all := []row{
