@@ -66,12 +66,42 @@ func (h *half) level(p token.Pos) int {
 }
 
 // up are calls of records that still go up.
-var up = []string{}
+var up = []string{
+	"Adopt calls RejudgeRoutes",
+	"Adopt calls newBook",
+	"Adopt calls newDiscovery",
+	"Endpoints calls importRecord",
+	"Endpoints calls refollow",
+	"Endpoints calls touch",
+	"Holds calls isAsItWas",
+	"Join calls Panicked",
+	"PendingServices calls keyOf",
+	"Summary calls isOverLimit",
+	"adoptOne calls check",
+	"adoptOne calls importRecord",
+	"adoptOne calls judgeProvenance",
+	"check calls checkRoot",
+	"decode calls Panicked",
+	"decodeObject calls Panicked",
+	"deleteKept calls delete",
+	"deleteKept calls touch",
+	"dropUnopened calls deleteAll",
+	"dropUnopened calls touch",
+	"extend calls Panicked",
+	"extend calls delete",
+	"hash calls hashOf",
+	"judge calls Panicked",
+	"mark calls tooLarge",
+	"refollow calls Panicked",
+	"rejudge calls importRecord",
+	"reportRefused calls isOverLimit",
+	"settle calls touch",
+}
 
 // TestFilesOfAHalfCallDown: no function calls one in a file above its own. The order is that of doc.go.
 func TestFilesOfAHalfCallDown(t *testing.T) {
 	found := map[string]bool{}
-	for _, dir := range []string{"gate"} {
+	for _, dir := range []string{"gate", "records"} {
 		h, calls := read(t, dir), 0
 		for _, f := range h.files {
 			for _, d := range f.Decls {
