@@ -139,3 +139,27 @@ func TestFilesOfAHalfCallDown(t *testing.T) {
 		}
 	}
 }
+
+// TestNoTypeHoldsTooMuch: a type with more than 15 fields has parts with names of their own. What is embedded counts once.
+func TestNoTypeHoldsTooMuch(t *testing.T) {
+	for _, dir := range []string{".", "gate"} {
+		paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil || len(paths) == 0 {
+			t.Fatal(dir, err)
+		}
+		for _, path := range paths {
+			f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if spec, is := n.(*ast.TypeSpec); is && !strings.HasSuffix(path, "_test.go") {
+					if s, is := spec.Type.(*ast.StructType); is && s.Fields.NumFields() > 15 {
+						t.Errorf("%s: %s has %d fields", path, spec.Name.Name, s.Fields.NumFields())
+					}
+				}
+				return true
+			})
+		}
+	}
+}
