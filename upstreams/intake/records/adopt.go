@@ -2,13 +2,10 @@ package records
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"iter"
 	"maps"
 	"slices"
-
-	"github.com/zeebo/xxh3"
 
 	"meshrelay/federation"
 	"meshrelay/federation/services"
@@ -16,14 +13,6 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
-
-func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {
-	if kind == mirror.MeshConfig {
-		return mirror.Key{Kind: kind, Name: mirror.MeshConfigName}, true
-	}
-	namespace, name, err := mirror.ParseFullName(name)
-	return mirror.Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
-}
 
 // delete removes a record and reports whether it had content. The caller reconciles its name only then:
 // without content, a resource that is served under the name comes from another record.
@@ -214,10 +203,6 @@ func (rs *Records) adoptOne(sc *scope, r *state.Record, same bool) (served mirro
 	}
 	_, waits := rs.discovery.waiting[rec]
 	return served, !waits
-}
-
-func hashOf(b [16]byte) xxh3.Uint128 {
-	return xxh3.Uint128{Hi: binary.BigEndian.Uint64(b[:8]), Lo: binary.BigEndian.Uint64(b[8:])}
 }
 
 // Saved returns the record to write for a key that is served as r, from its origin.

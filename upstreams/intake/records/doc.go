@@ -14,11 +14,11 @@
 //   - records.go: the Records
 //   - update.go: updates of the source
 //   - import.go: what the rules make of a resource
-//   - routes.go, root.go: rules about other resources, and about root namespaces
+//   - root.go: rules about other resources, and about root namespaces
 //   - wants.go: what is wanted of a key
 //   - adopt.go: records of a former source, or of the disk
 //   - extension.go, addresses.go, discovery.go: what is made of a resource, and endpoints
 //   - scope.go: scopes and their answers
 //   - report.go: what users see
-//   - siblings.go, marks.go, element.go, record.go, rules.go: what the files above are made of
+//   - marks.go, element.go, record.go, rules.go: what the files above are made of
 package records

@@ -2,6 +2,7 @@ package records
 
 import (
 	"cmp"
+	"encoding/binary"
 	"math"
 	"time"
 
@@ -107,4 +108,16 @@ func (rs *Records) setCount(rec *record, bytes int, content bool) {
 		rs.resources--
 	}
 	rec.counted, rec.content = uint32(bytes), content
+}
+
+func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {
+	if kind == mirror.MeshConfig {
+		return mirror.Key{Kind: kind, Name: mirror.MeshConfigName}, true
+	}
+	namespace, name, err := mirror.ParseFullName(name)
+	return mirror.Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
+}
+
+func hashOf(b [16]byte) xxh3.Uint128 {
+	return xxh3.Uint128{Hi: binary.BigEndian.Uint64(b[:8]), Lo: binary.BigEndian.Uint64(b[8:])}
 }

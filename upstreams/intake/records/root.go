@@ -9,7 +9,6 @@ import (
 
 	"meshrelay/federation"
 	"meshrelay/federation/filter"
-	"meshrelay/internal/identity"
 	"meshrelay/internal/text"
 	"meshrelay/internal/wire"
 	"meshrelay/mirror"
@@ -131,11 +130,6 @@ func (rs *Records) rejudge(p place, rec *record, out *Result) {
 	if err != nil {
 		rs.refuse(p.scope, p.name, err, out)
 	}
-}
-
-// trusts reports whether the provenance that a server tells is believed. server has the identities that it has proven.
-func (im *Rules) trusts(server []string) bool {
-	return len(im.via) == 0 || slices.ContainsFunc(im.via, func(p identity.Pattern) bool { return slices.ContainsFunc(server, p.Matches) })
 }
 
 // Meet notes the identities of a server. The disk keeps them with the provenance that was believed from it.

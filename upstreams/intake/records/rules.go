@@ -316,3 +316,8 @@ func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments, rel
 	}
 	return out, siblings, nil
 }
+
+// trusts reports whether the provenance that a server tells is believed. server has the identities that it has proven.
+func (im *Rules) trusts(server []string) bool {
+	return len(im.via) == 0 || slices.ContainsFunc(im.via, func(p identity.Pattern) bool { return slices.ContainsFunc(server, p.Matches) })
+}

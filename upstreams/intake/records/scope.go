@@ -295,3 +295,12 @@ func (rs *Records) Holds(scope Scope, name string, digest xxh3.Uint128, size int
 	rec := sc.byName[name]
 	return rec != nil && rs.isAsItWas(rec, digest, size)
 }
+
+func (rs *Records) want(w Want) { rs.touched = append(rs.touched, touched{want: &w}) }
+
+func (rs *Records) touch(k *kind, endpoints bool, names ...string) {
+	rs.touched = slices.Grow(rs.touched, len(names))
+	for _, name := range names {
+		rs.touched = append(rs.touched, touched{kind: k, name: name, endpoints: endpoints})
+	}
+}

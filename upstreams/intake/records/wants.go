@@ -2,7 +2,6 @@ package records
 
 import (
 	"maps"
-	"slices"
 	"strings"
 
 	"meshrelay/federation"
@@ -50,13 +49,6 @@ type touched struct {
 	want      *Want
 }
 
-func (rs *Records) touch(k *kind, endpoints bool, names ...string) {
-	rs.touched = slices.Grow(rs.touched, len(names))
-	for _, name := range names {
-		rs.touched = append(rs.touched, touched{kind: k, name: name, endpoints: endpoints})
-	}
-}
-
 // ruleOut wants that a name goes without the guard.
 func (rs *Records) ruleOut(p place) {
 	if key, ok := p.key(); ok {
@@ -64,8 +56,6 @@ func (rs *Records) ruleOut(p place) {
 		rs.want(Want{What: RuledOut, Key: rs.rules.keyOf(key)})
 	}
 }
-
-func (rs *Records) want(w Want) { rs.touched = append(rs.touched, touched{want: &w}) }
 
 // Wants calls obey with what the records want of all that was touched since the last call.
 func (rs *Records) Wants(obey func(Want)) {
