@@ -40,11 +40,19 @@ type Source interface {
 // Plain is for embedding in a Source that has nothing to describe, repeat, bound or report.
 type Plain struct{}
 
-// Describe, Repeat, Resync, Limit and Report implement Source.
-func (Plain) Describe(*Status)    {}
-func (Plain) Repeat() bool        { return false }
-func (Plain) Resync()             {}
+// Describe implements Source.
+func (Plain) Describe(*Status) {}
+
+// Repeat implements Source.
+func (Plain) Repeat() bool { return false }
+
+// Resync implements Source.
+func (Plain) Resync() {}
+
+// Limit implements Source.
 func (Plain) Limit(config.Limits) {}
+
+// Report implements Source.
 func (Plain) Report(context.Context, mirror.Key, metav1.Condition) (told bool, err error) {
 	return false, nil
 }

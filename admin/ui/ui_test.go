@@ -186,8 +186,10 @@ func TestOpenPagesAreBounded(t *testing.T) {
 		t.Fatal("refused before the bound")
 	}
 	f.streams.Add(1)
-	if open() != http.StatusServiceUnavailable || open() != http.StatusServiceUnavailable {
-		t.Error("one more than the bound")
+	for range 2 { // a refused one counts for nothing
+		if open() != http.StatusServiceUnavailable {
+			t.Error("one more than the bound")
+		}
 	}
 	f.streams.Add(-1)
 	if open() != http.StatusOK {

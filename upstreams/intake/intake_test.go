@@ -257,11 +257,10 @@ func TestWhatHoldsMayBeUnchanged(t *testing.T) {
 		t.Helper()
 		el := decoded(t, "shop/a", host, size)
 		was = m.records.Holds(scope, "shop/a", el.Digest, size)
-		switch before := len(m.store.List(federation.ServiceEntry, "")); {
-		case host == "bad":
+		before, unchanged := len(m.store.List(federation.ServiceEntry, "")), el
+		if host == "bad" {
 			el.Resource, el.Err = nil, errors.New("it is bad")
-		default:
-			unchanged := el
+		} else {
 			unchanged.Resource = nil
 			if out := step(unchanged); out.Relist == was || (out.RefusedTotal == 0) != was || len(m.store.List(federation.ServiceEntry, "")) != before {
 				t.Errorf("%s: held is %t, and it came as unchanged: %+v", host, was, out)
