@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -59,4 +60,27 @@ func TestWhatIsDerivedOutlivesARestartInItsOwnScope(t *testing.T) {
 	m.now = m.now.Add(2 * time.Second)
 	m.step(Tick{})
 	serves()
+}
+
+// TestAResourceOfTwoScopesIsWrittenFromTheOneThatIsServed: with the hash and the type of that, so that nothing has to be sent
+// again after a restart.
+func TestAResourceOfTwoScopesIsWrittenFromTheOneThatIsServed(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	scope, err := records.TypeScope("networking.istio.io/v1beta1/ServiceEntry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, served := range []bool{true, false} {
+		u := m.update(true, entry("shop/a", fmt.Sprint(served)))
+		if !served {
+			u.Scope = scope
+		}
+		m.step(Received{Updates: []records.Update{u}})
+	}
+	m.TakeChanges(m.now)
+	m.MarkAll()
+	changes, _ := m.TakeChanges(m.now)
+	if r := changes[0].Record; len(changes) != 1 || r.TypeURL != entryURL || r.Hash == [16]byte{} {
+		t.Errorf("written is %+v", r)
+	}
 }

@@ -226,11 +226,11 @@ func (rs *Records) Saved(o Origin, r *mirror.Resource) state.Record {
 	return state.Record{Resource: r}
 }
 
-// Origins returns the origins of all keys that have a record.
+// Origins returns the origins of all keys that have a record: of several, that from which it is served.
 func (rs *Records) Origins() map[mirror.Key]Origin {
 	origins := make(map[mirror.Key]Origin, rs.resources)
 	for p, rec := range rs.all() {
-		if rec.resource == nil {
+		if found, _ := rs.kind(p.Kind).find(p.name); found != rec {
 			continue
 		}
 		// The record has this content, but the source need not have it.
