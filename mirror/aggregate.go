@@ -175,6 +175,7 @@ func (a *Aggregate) rebuild(tried []change) (all []change) {
 	told, merged := a.index, map[ref]change{}
 	for broken := -1; broken < len(a.broken); {
 		broken = len(a.broken)
+		clear(merged) // a source may have removed a key meanwhile
 		a.restart()
 		for batch := a.pop(make([]change, 0, batchLen)); len(batch) > 0; batch = a.pop(batch[:0]) {
 			for _, c := range batch {
