@@ -52,13 +52,19 @@ func (in *Intake) because(by events.By, cause string) {
 
 // reported returns the events of the step. The changes come last.
 func (in *Intake) reported() []events.Event {
-	r := in.report
+	in.reportChanges()
+	out := in.report.events
 	in.report = report{}
-	if r.changes.Total() > 0 {
+	return out
+}
+
+// reportChanges reports the changes so far. Later changes of the step may have another cause.
+func (in *Intake) reportChanges() {
+	r := in.report
+	if in.report = (report{events: r.events}); r.changes.Total() > 0 {
 		changes := r.changes
-		r.events = append(r.events, events.Event{Type: events.Changed, By: cmp.Or(r.by, events.ByUpstream), Reason: r.reason, Resources: &changes})
+		in.Tell(events.Event{Type: events.Changed, By: cmp.Or(r.by, events.ByUpstream), Reason: r.reason, Resources: &changes})
 	}
-	return r.events
 }
 
 // reportHold reports a hold with its start, which is earlier than the event.

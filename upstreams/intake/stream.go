@@ -64,6 +64,7 @@ func (e Received) step(in *Intake) {
 	}
 	in.touch(e.Live, back)
 	if in.records.Repeated() {
+		in.reportChanges()
 		in.out.Deleted += in.gate.Repeated()
 	}
 	in.out.Clusters = in.records.Ask()

@@ -1,8 +1,10 @@
 package intake
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/types/known/anypb"
 	extensions "istio.io/api/extensions/v1alpha1"
@@ -87,15 +89,36 @@ func TestATypeIsRepeatedByACompleteAnswerOrByAllOfItsNames_C4_C14(t *testing.T) 
 	m.part(false, true, b)
 	owes(m, 0)
 
-	m = began()
-	m.u.Guard.Profile = config.ProfileRegistry
-	m.step(SetPolicy{m.u})
+	m = machineOf(t, config.Upstream{Services: config.Services{Mode: config.ServicesAsIs}, Guard: config.Guard{Profile: config.ProfileRegistry, Percent: 100}})
+	m.stream()
+	m.part(true, true, a, b)
 	gone := m.update(false)
 	gone.Removed = slices.Values([][]byte{[]byte("shop/b")})
 	m.step(Received{Updates: []records.Update{gone}})
 	m.records.Repeat(false)
 	m.part(false, true, a)
-	if n := len(m.records.Owed()); n > 0 {
-		t.Error("a service is awaited that the registry has told to be gone, and that is kept")
+	if n := len(m.records.Owed()); n > 0 || len(m.store.List(federation.ServiceEntry, "")) != 2 {
+		t.Errorf("%d types are awaited for a service that the registry has told to be gone, and that is kept", n)
+	}
+}
+
+// TestWhatTheAnswerThatEndsAHoldChanges_IsToldAsOfTheUpstream: only the deletions are of the guard.
+func TestWhatTheAnswerThatEndsAHoldChanges_IsToldAsOfTheUpstream(t *testing.T) {
+	m, _ := newHolding(t, entry("shop/a", "one.example"))
+	m.step(Received{Updates: []records.Update{m.update(true, entry("shop/a", "one.example"))}})
+	m.now = m.now.Add(10 * time.Minute)
+	if out := m.step(Tick{}); !out.Repeat {
+		t.Fatal("it is not asked to repeat")
+	}
+	out := m.step(Received{Updates: []records.Update{m.update(true, entry("shop/a", "two.example"))}})
+	got := ""
+	for _, e := range out.Events {
+		if got += fmt.Sprint(e.Type, " by ", e.By, "; "); e.Resources != nil {
+			got += e.Resources.String() + "; "
+		}
+	}
+	want := "changed by upstream; 1 changed (1 service); carried-out by guard; changed by guard; 8 removed; "
+	if got != want {
+		t.Errorf("events: %s, want %s", got, want)
 	}
 }
