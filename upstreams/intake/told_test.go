@@ -122,3 +122,18 @@ func TestWhatTheAnswerThatEndsAHoldChanges_IsToldAsOfTheUpstream(t *testing.T) {
 		t.Errorf("events: %s, want %s", got, want)
 	}
 }
+
+// TestWhatIsFirstServedByAnUnfreezeWithoutContact_Expires: the source was never in contact, and nothing was served while frozen.
+func TestWhatIsFirstServedByAnUnfreezeWithoutContact_Expires(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	m.policy(m.u.Guard, config.Staleness{StaleAfter: config.Duration(time.Minute), ExpireAfter: config.OpenEnded(5 * time.Minute)})
+	m.step(Freeze{})
+	m.open(entryURL, "networking.istio.io/v1/Gateway")
+	m.step(Received{Updates: []records.Update{m.update(true, entry("shop/a", "a"))}})
+	m.step(Closed{})
+	m.step(Unfreeze{Order{Force: true}})
+	m.holds("shop/a=a")
+	m.now = m.now.Add(5 * time.Minute)
+	m.step(Tick{})
+	m.holds()
+}

@@ -304,6 +304,9 @@ func (g *Gate) RollBack(key mirror.Key) { g.on(key, rollsBack) }
 func (g *Gate) Thaw() {
 	g.Recount()
 	g.frozen = false
+	if c := &g.contact; !c.Has && c.Since.IsZero() {
+		c.Since = g.now // what is served from now on expires
+	}
 }
 
 // Recount forgets what the source of a frozen upstream wants: the caller tells it of all keys next. In a live upstream it
