@@ -25,7 +25,8 @@ import (
 // TestScenarios replays testdata/*.txt. A file is a scenario; its name is the rule. It has
 // blocks: commands, a line "----", and what they print, up to an empty line. A line that
 // begins with # is a comment; the first one names the protocol rules that the scenario proves.
-// The commands are the methods of scenario.
+// The commands are in scenario.commands, the words for kinds and resources in scenario_words_test.go. A new
+// scenario needs no output: -update writes it.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

@@ -45,7 +45,8 @@ func (in *Intake) freeze(o Order) (waits string) {
 	return waits
 }
 
-// Unfreeze is the event that an upstream follows its source again. The guard judges the deletions.
+// Unfreeze is the event that an upstream follows its source again. The guard judges the deletions. What
+// has expired meanwhile goes in the same step.
 type Unfreeze struct{ Order }
 
 func (e Unfreeze) step(in *Intake) {

@@ -64,7 +64,8 @@ func New(u config.Upstream, served *mirror.Store, rules *records.Rules, keeps bo
 	return in
 }
 
-// settingsOf returns the settings of the gate. A good istiod may have no MeshConfig to send, and a registry no healthy service.
+// settingsOf returns the settings of the gate, which knows no kind by name. A good istiod may have no MeshConfig to
+// send, and a registry no healthy service.
 func settingsOf(u config.Upstream) gate.Settings {
 	s := gate.Settings{Guard: u.Guard, Staleness: u.Staleness, MayBeEmpty: []mirror.Kind{mirror.MeshConfig}}
 	if u.Guard.Profile == config.ProfileRegistry {

@@ -84,7 +84,8 @@ func (in *Intake) serveSibling(w records.Want) (changed bool) {
 	return changed
 }
 
-// withdraw has a service of a registry that the source does not have any more served without endpoints.
+// withdraw has a service of a registry that the source does not have any more served without endpoints. Discovered
+// endpoints are followed further: records.Addresses.
 func (in *Intake) withdraw(key mirror.Key) {
 	if out := in.records.Bare(in.served.Get(key)); out != nil {
 		in.put(out, records.Origin{Endpoints: true})

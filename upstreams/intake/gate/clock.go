@@ -24,13 +24,15 @@ type contact struct {
 // Contact returns the contact with the source.
 func (g *Gate) Contact() Contact { return g.contact.Contact }
 
-// Withholds reports whether a kind is not served because it has expired.
+// Withholds reports whether a kind is not served because it has expired. What drops, serves and restores
+// asks it, so a rule about what expires is here.
 func (g *Gate) Withholds(kind mirror.Kind) bool {
 	ended, told := g.contact.told[kind]
 	return (!told || !ended.IsZero()) && g.isExpired(ended)
 }
 
 // isExpired reports whether what was last known at a time has expired: then, or at the last contact if that is later.
+// Nothing expires in a freeze, but its time counts.
 func (g *Gate) isExpired(known time.Time) bool {
 	c, after := &g.contact, g.settings.Staleness.ExpireAfter.D()
 	if after == 0 || g.frozen || c.Has || c.Since.IsZero() {

@@ -4,16 +4,17 @@
 // the rules leave it out. The gate serves that, holds it, or keeps what is served. A key that simply
 // follows its source has no entry: the store has it. states.go has what happens to the others.
 //
-// The package knows neither kinds nor what a source is made of: it imports package mirror and its
-// settings, nothing else. A Gate has no I/O, no goroutine and no clock.
+// The package knows no kind by name, and not what a source is made of: it imports package mirror and the
+// config, nothing else. What is special about a kind is one of its Settings. A Gate has no I/O, no goroutine and
+// no clock.
 //
 // Its files call down only, in this order:
 //
-//   - contact.go: what is due, and the contact with the source
+//   - contact.go: what is due, the drop of what has expired, and how the contact with the source is lost and regained
 //   - guard.go: updates, and which deletions pass
 //   - hold.go: how a hold begins, and how its deletions are carried out
 //   - gate.go: the Gate, its keys, and what happens to one
-//   - clock.go: what has expired, and how long a hold lasts
+//   - clock.go: the contact itself, which kinds have expired, and how long a hold lasts
 //   - sizes.go: how many resources there were
 //   - states.go: the states of a key, and the table of transitions
 package gate

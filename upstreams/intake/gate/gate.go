@@ -22,7 +22,7 @@ type Settings struct {
 type Watcher interface {
 	// Dropped: the gate serves a key no more; old is what it served.
 	Dropped(key mirror.Key, old *mirror.Resource)
-	// Keeps: the gate serves a key that the source does not have any more.
+	// Keeps: the gate serves a key that the source does not have any more. It may get other endpoints.
 	Keeps(key mirror.Key)
 	Told(Happening)
 }
@@ -227,7 +227,7 @@ func (g *Gate) Put(key mirror.Key, r *mirror.Resource) (stored, old *mirror.Reso
 	return stored, old, changed
 }
 
-// Drop has a key served no more, whatever its state. It reports whether it was served.
+// Drop has a key served no more, whatever its state and without the guard. It reports whether it was served.
 func (g *Gate) Drop(key mirror.Key) bool {
 	g.Follow(key)
 	return g.remove(key)
@@ -297,7 +297,7 @@ func (g *Gate) Freeze() {
 	g.frozen, g.hold = true, nil
 }
 
-// RollBack notes that a rollback has brought a key, while frozen.
+// RollBack notes that a rollback has brought a key that was not served before, while frozen.
 func (g *Gate) RollBack(key mirror.Key) { g.on(key, rollsBack) }
 
 // Thaw ends a freeze. The caller then tells what the source wants of all keys.
@@ -309,8 +309,8 @@ func (g *Gate) Thaw() {
 	}
 }
 
-// Recount forgets what the source of a frozen upstream wants: the caller tells it of all keys next. In a live upstream it
-// forgets what a freeze has left: the caller has told it of all keys.
+// Recount forgets which keys of a frozen upstream differ from the source: the caller tells of all keys next.
+// RuledOut and Kept stay. In a live upstream, where the caller has told of all keys, it forgets what a freeze has left.
 func (g *Gate) Recount() {
 	for key := range g.keys {
 		g.on(key, recounts)

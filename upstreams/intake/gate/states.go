@@ -10,29 +10,29 @@ const (
 	Held                   // the guard holds the deletion
 	Differs                // frozen: the source wants something else, or has it no more
 	RuledOut               // frozen: the rules leave it out, so it goes at the thaw without the guard
-	Kept                   // frozen: a rollback has brought it, and the source has it not
+	Kept                   // frozen: it was not served, a rollback has brought it back, and the source has it not
 	states
 )
 
 // Waits reports whether a deletion waits for the guard.
 func (s State) Waits() bool { return s == Departing || s == Held }
 
-// event is what happens to a key.
+// event is what happens to a key. In brackets: the method that applies it.
 type event uint8
 
 const (
-	wanted    event = iota // live: the source wants a resource
-	same                   // frozen: the source wants what is served
-	other                  // frozen: the source wants something else
-	gone                   // the source has it no more
-	ruledOut               // the rules leave it out
-	holds                  // the guard begins to hold
-	holdEnds               // the hold ends, and the guard judges again
-	passes                 // the guard or an operator lets the deletion pass
-	expires                // the source is out of contact for too long
-	freezes                // an operator freezes the upstream
-	rollsBack              // a rollback serves it
-	recounts               // what the source wants of all keys comes next, or has come
+	wanted    event = iota // live: the source wants a resource [Wants]
+	same                   // frozen: the source wants what is served [Wants]
+	other                  // frozen: the source wants something else [Wants]
+	gone                   // the source has it no more [Gone]
+	ruledOut               // the rules leave it out [RuleOut]
+	holds                  // the guard holds it: a hold begins [holdAll], or is open [Gone]
+	holdEnds               // the hold ends, and the guard judges again [endHold]
+	passes                 // the guard or an operator lets the deletion pass [carry]
+	expires                // the source is out of contact for too long [expire]
+	freezes                // an operator freezes the upstream [Freeze]
+	rollsBack              // a rollback serves it, and it was not served before [RollBack]
+	recounts               // what the source wants of all keys comes next, or has come [Recount]
 	events
 )
 
@@ -44,7 +44,7 @@ const (
 	serves                // the caller puts what the source wants
 	drops                 // it is served no more
 	returns               // as serves; the hold notes that something has returned
-	bares                 // it stays; the caller gives it the endpoints of now
+	bares                 // it stays; Watcher.Keeps gives it the endpoints of now, if they are no part of its config
 )
 
 // row is one transition.

@@ -17,7 +17,8 @@ import (
 	"meshrelay/state"
 )
 
-// Endpoints that services.mode: discover finds, and those of a registry (guard.profile), are addresses and no config.
+// Endpoints that services.mode: discover finds, here or in the relay before, and those of a registry (guard.profile)
+// are addresses and no config (isAddressed). The endpoints of all other ServiceEntries are config.
 // What is served follows them always: while the upstream is frozen, after a rollback, and while a deletion is held.
 
 // keepFor is how long a ServiceEntry that a registry has left out is served without endpoints, in time of contact.
