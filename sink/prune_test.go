@@ -74,21 +74,25 @@ func TestNothingIsDeletedWhileAnUpstreamIsNotHeard(t *testing.T) {
 	})
 }
 
+// westMayBe has west be away while away is set.
+func westMayBe(away *atomic.Bool) func(*world) {
+	return func(w *world) {
+		w.deps.Blocked = func() func(string, mirror.Key) string {
+			return func(upstream string, _ mirror.Key) string {
+				if upstream == "west" && away.Load() {
+					return "west is away"
+				}
+				return ""
+			}
+		}
+	}
+}
+
 // A relay that starts without its disk does not know what an upstream has that is away.
 func TestAnObjectOfSeveralUpstreamsWaitsForTheOneThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var away atomic.Bool
-		w := newWorld(t, func(w *world) {
-			w.spec.Prune = true
-			w.deps.Blocked = func() func(string, mirror.Key) string {
-				return func(upstream string, _ mirror.Key) string {
-					if upstream == "west" && away.Load() {
-						return "west is away"
-					}
-					return ""
-				}
-			}
-		})
+		w := newWorld(t, westMayBe(&away), func(w *world) { w.spec.Prune = true })
 		w.many(20)
 		w.put("west", "n03", "a.x")
 		w.start().settled()
@@ -118,16 +122,7 @@ func TestAnObjectIsWrittenAlthoughAnUpstreamIsHeardAgainBeforeTheWrite(t *testin
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var away atomic.Bool
-				w := newWorld(t, func(w *world) {
-					w.deps.Blocked = func() func(string, mirror.Key) string {
-						return func(upstream string, _ mirror.Key) string {
-							if upstream == "west" && away.Load() {
-								return "west is away"
-							}
-							return ""
-						}
-					}
-				})
+				w := newWorld(t, westMayBe(&away))
 				w.many(20)
 				w.put("west", "n03", "a.x")
 				w.start().settled()
