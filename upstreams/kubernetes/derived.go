@@ -286,18 +286,20 @@ func (g *derived) updates(all []output) []records.Update {
 		var gone []string
 		scope := records.DerivedScope(kind)
 		for _, out := range all {
-			switch name := out.key.FullName(); {
-			case out.key.Kind != kind:
-			case out.make == nil:
-				gone = append(gone, name)
-			default:
-				var r *mirror.Resource
-				var err error
-				if !g.feed.Holds(scope, name, out.digest, out.size) {
-					r, err = panics.Value(out.make)
-				}
-				present = append(present, ledger.ElementOf(name, out.digest, out.size, r, err))
+			if out.key.Kind != kind {
+				continue
 			}
+			name := out.key.FullName()
+			if out.make == nil {
+				gone = append(gone, name)
+				continue
+			}
+			var r *mirror.Resource
+			var err error
+			if !g.feed.Holds(scope, name, out.digest, out.size) {
+				r, err = panics.Value(out.make)
+			}
+			present = append(present, ledger.ElementOf(name, out.digest, out.size, r, err))
 		}
 		each := records.Elements(present, func(el records.Element) records.Element { return el })
 		updates[i] = records.Update{Scope: scope, Elements: each, Room: len(present), Removed: ledger.Names(gone)}
