@@ -221,9 +221,11 @@ func (b *browser) keys(keys string) {
 }
 
 // goes presses g and a key at once, however slow the machine is: the page takes them as two things after a while.
-func (b *browser) goes(key string) {
+// It returns in the new document: a key that is pressed in the old one, while the new one comes, leads nowhere.
+func (b *browser) goes(key, path string) {
 	b.t.Helper()
-	ask[bool](b, `[...'g`+key+`'].every(key => document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true })))`)
+	ask[bool](b, `window.old = [...'g`+key+`'].every(key => document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true })))`)
+	b.await(`!window.old && location.pathname === '` + path + `' && document.readyState === 'complete'`)
 }
 
 // blameless checks that the page caused no violation of its policy, no error, and no request to another origin.
