@@ -95,7 +95,7 @@ func TestNoAttackIsFeltByOthers(t *testing.T) {
 				switch {
 				case *long:
 				case a.seldom:
-					t.Skip("part of the long form")
+					t.Skip("part of the long form: make attacks runs it")
 				default:
 					t.Parallel()
 				}

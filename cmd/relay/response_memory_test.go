@@ -193,7 +193,7 @@ func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
 		t.Skip("the race detector takes memory of its own: make unit without RACE runs this")
 	}
 	if testing.Short() {
-		t.Skip("it moves some GiB")
+		t.Skip("it moves some GiB: go test without -short runs this")
 	}
 	const size, limit, most = 60 * mib, 64 * mib, 150 * mib // a response may have an eighth of the memory
 	element := bytes.Join([][]byte{
@@ -240,7 +240,7 @@ func TestResponsesOfAllUpstreamsAreBoundedTogether_C15(t *testing.T) {
 		t.Skip("the race detector takes memory of its own: make unit without RACE runs this")
 	}
 	if testing.Short() {
-		t.Skip("it moves some GiB")
+		t.Skip("it moves some GiB: go test without -short runs this")
 	}
 	const size, most = 250 * mib, 560 * mib
 	config := "downstream: {LISTEN}\nupstreams:\n"
