@@ -165,7 +165,10 @@ func (s *Server) remove(of, key string) {
 	}
 	s.Version++
 	delete(s.Objects[of], key)
-	s.happened(Event{Version: s.Version, Of: of, Kind: "DELETED", Object: o, old: o})
+	gone, meta := maps.Clone(o), maps.Clone(o["metadata"].(map[string]any))
+	meta["resourceVersion"] = strconv.Itoa(s.Version) // a watch continues from there
+	gone["metadata"] = meta
+	s.happened(Event{Version: s.Version, Of: of, Kind: "DELETED", Object: gone, old: o})
 }
 
 // happened records an event. The caller holds the lock.

@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 const (
@@ -107,4 +109,14 @@ func TestAMatchOfVersionsNeedsAVersion(t *testing.T) {
 			t.Errorf("%s: %d, want %d", query, resp.StatusCode, want)
 		}
 	}
+}
+
+func TestADeletedObjectHasTheVersionOfItsDeletion(t *testing.T) {
+	s := withEntries("a", "b")
+	s.Remove(entries, "shop/a")
+	s.sendSince(0, entries, "", labels.Everything(), func(kind string, o any) {
+		if version := of(o.(map[string]any), "metadata", "resourceVersion"); kind == "DELETED" && version != fmt.Sprint(s.Version) {
+			t.Errorf("version %v, want %d: a watch would continue before the newest event of the object", version, s.Version)
+		}
+	})
 }
